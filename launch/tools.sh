@@ -2,7 +2,7 @@
 # Unpacks the tools that this machine lacks below target/tools, from Debian's packages. Nothing is installed, nothing of
 # the machine is changed, and root is not needed: apt works on package lists of its own (target/tools/apt).
 #
-#   launch/tools.sh [--no-install] GROUP...     groups: rust c link guest qemu images lint vfio-user lists
+#   launch/tools.sh [--no-install] GROUP...     groups: rust c link guest qemu images servers nbd lint vfio-user lists
 #
 # A group whose programs are in PATH already costs nothing. The others are announced with their size, downloaded and
 # unpacked, and target/tools/bin gets a wrapper for each of their programs. Callers put that directory behind PATH, so
@@ -29,6 +29,8 @@ packages() {
     guest) echo gcc-12 libc6-dev make kmod xz-utils libelf1 e2fsprogs ;;
     qemu | vfio-user) echo qemu-system-x86 ;;
     images) echo qemu-utils ;;
+    servers) echo dnsmasq-base chrony rsyslog rsyslog-openssl ;;
+    nbd) echo qemu-utils nbdkit nbd-server ;;
     lists) ;;
     lint) echo rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web ;;
     *) fail "launch/tools.sh: no group is called $1" ;;
@@ -44,6 +46,8 @@ programs() {
     guest) echo gcc-12 make depmod modprobe xz mke2fs ;;
     qemu) echo qemu-system-x86_64 ;;
     images) echo qemu-img ;;
+    servers) echo dnsmasq chronyd rsyslogd ;;
+    nbd) echo qemu-nbd nbdkit nbd-server ;;
     lint) echo rustc rustdoc cargo cargo-clippy clippy-driver cargo-fmt rustfmt ;;
     esac
 }
@@ -56,6 +60,8 @@ purpose() {
     guest) echo "building the modules and disks of Linux guests" ;;
     qemu) echo "running machines" ;;
     images) echo "converting disk images" ;;
+    servers) echo "name, time and log servers for the image" ;;
+    nbd) echo "NBD servers for remote volumes" ;;
     lint) echo "formatting and linting the source" ;;
     lists) echo "package lists for making guests" ;;
     vfio-user) echo "running machines with device models: a QEMU of 10.1 or later" ;;
@@ -200,11 +206,34 @@ wrap_group() {
         qemu-system-x86_64) wrap_qemu "$program" ;;
         ar | as | ld | nm | objcopy | objdump | ranlib | readelf | strip)
             for name in $program "x86_64-linux-gnu-$program"; do wrap "$name" "$tree/usr/bin/$program"; done ;;
+        dnsmasq | chronyd) wrap "$program" "$tree/usr/sbin/$program" ;;
+        rsyslogd) wrap "$program" "$tree/usr/sbin/$program" "export RSYSLOG_MODDIR=\"$tree/usr/lib/x86_64-linux-gnu/rsyslog\"" ;;
+        nbd-server) wrap "$program" "$tree/bin/$program" ;;
+        nbdkit) wrap_nbdkit ;;
         *) wrap "$program" "$tree/usr/bin/$program" ;;
         esac
     done
     # A kernel module is built with all of binutils under Debian's names.
     [ "$1" != guest ] || wrap_group c
+}
+
+# nbdkit looks for plugins and filters below /usr, unless they are given by path. Its options are words of their own.
+wrap_nbdkit() {
+    cat >"$tools/bin/nbdkit" <<EOF
+#!/bin/sh
+directory="$tree/usr/lib/x86_64-linux-gnu/nbdkit" plugin=
+for word; do
+    shift
+    case \$word in
+    --filter=*) word=--filter=\$directory/filters/nbdkit-\${word#--filter=}-filter.so ;;
+    -*) ;;
+    *) [ -n "\$plugin" ] || word=\$directory/plugins/nbdkit-\$word-plugin.so; plugin=true ;;
+    esac
+    set -- "\$@" "\$word"
+done
+exec "$loader" --argv0 "$tools/bin/nbdkit" --library-path "$libraries" "$tree/usr/bin/nbdkit" "\$@"
+EOF
+    chmod 755 "$tools/bin/nbdkit"
 }
 
 wrap_qemu() {

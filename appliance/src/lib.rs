@@ -7,4 +7,4 @@ pub mod loops;
 pub mod machine;
 
 pub use net::randomness;
-pub use operator::{config, console, crash, log_ring, refused, report};
+pub use operator::{audit, config, console, crash, log_ring, refused, report};

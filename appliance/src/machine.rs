@@ -28,6 +28,11 @@ pub trait Machine: Core + Line {
     /// Powers the machine off. Tests see `code`.
     fn power_off(&mut self, code: u8) -> !;
 
+    /// Whether the power button was pressed since the last call.
+    fn power_button(&mut self) -> bool {
+        false
+    }
+
     /// Sets the place on disk of the next panic's record, if there is one, and the header of the last record.
     fn keep_crashes(&mut self, last: Option<Header>, place: Option<CrashPlace>);
 

@@ -94,7 +94,6 @@ impl Inventory {
     }
 
     /// Whether there are devices of this class.
-    #[cfg(feature = "uhyve")]
     pub fn has(&self, class: Class) -> bool {
         self.devices.iter().any(|device| device.class() == class)
     }

@@ -1,5 +1,24 @@
 //! Device drivers, and the interface between them and the rest of the program.
 //!
+//! ```text
+//!    ACPI, PCI, virtio          inventory ──► registry ──► driver::open
+//!           │                                                  │
+//!    device │ registers, rings,      Port   Disk   Bridge   Engine   MasterPort   Entropy
+//!           ▼ DMA memory (hal)         │      │       │        │         │
+//!                                      ▼      ▼       ▼        ▼         ▼
+//!                               net, rdma   storage  ntrdma            net/rapidio
+//! ```
+//!
+//! Invariants:
+//!
+//! * A device reaches only memory that its driver has given to it, until the driver has taken it back
+//!   (`hal::Retired`).
+//! * A driver checks what its device reports (registers, descriptors, completions) before it uses it as a length or an index.
+//! * Each request ends exactly once. No driver waits without a deadline.
+//!
+//! Tests: `tests/metal` (drivers on models in one process, `bad_registers` on all of them), `tests/qtest` (QEMU's
+//! cards), the suites `nics`, `disk`, `nvme`, `models`, `ixgbe`, `enic`, `mlx5`, `ntb_hw`, `rapidio`.
+//!
 //! * [`hal`]: what drivers need of the machine, and what other crates use of drivers (ports, disks, windows, time).
 //! * A folder for each class of device, with one folder per driver: [`ethernet`], [`block`], [`entropy`], [`console`],
 //!   [`ntb`], [`dma`], [`rapidio`].
@@ -9,11 +28,11 @@
 //!
 //! # From a bus to an open device
 //!
-//! `registry::DRIVERS` lists for each driver the IDs that it matches (a virtio device type, PCI IDs, a PCI class) and
-//! the kind of device that it opens (a port, disks, a bridge, a DMA engine, a source of entropy). [`inventory`] walks
-//! the buses and pairs devices with drivers. It walks PCI from bus 0, from every bus where ACPI describes several host
-//! bridges, and in the segments that ACPI names (`pci::scan`, `pci::Ecam`). A caller takes the devices of a class from
-//! the inventory and opens them. No code above this crate names a driver.
+//! The table in [`registry`] lists for each driver the IDs that it matches (a virtio device type, PCI IDs, a PCI class)
+//! and the kind of device that it opens (a port, disks, a bridge, a DMA engine, a source of entropy). [`inventory`]
+//! walks the buses and pairs devices with drivers. It walks PCI from bus 0, from every bus where ACPI describes several
+//! host bridges, and in the segments that ACPI names (`pci::scan`, `pci::Ecam`). A caller takes the devices of a class
+//! from the inventory and opens them. No code above this crate names a driver.
 //!
 //! A new driver is a folder in its class, a line in the table, its tests, and a row in docs/run.md.
 //!
@@ -56,6 +75,5 @@ pub mod ntb;
 pub mod pci;
 pub mod rapidio;
 pub mod registry;
-#[cfg(feature = "uhyve")]
 pub mod uhyve;
 pub mod virtio;

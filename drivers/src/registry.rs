@@ -3,43 +3,51 @@
 
 use crate::block;
 use crate::console;
-#[cfg(feature = "ntb")]
 use crate::dma;
 use crate::driver::{Driver, Id, Open};
 use crate::entropy;
 use crate::ethernet;
-#[cfg(feature = "ntb")]
+use crate::ethernet::intel::{E1000, E1000e, Igb, IgbVf, Ixgbe, IxgbeVf};
 use crate::ntb;
 use crate::rapidio;
 use crate::virtio;
 
-/// All drivers. The first that matches takes a device.
-pub static DRIVERS: &[Driver] = &[
+/// Drivers of every program. The first that matches takes a device.
+static DRIVERS: &[Driver] = &[
     Driver {
         name: "virtio_net",
         ids: &[Id::Virtio(virtio::NETWORK)],
         open: Open::Port(ethernet::virtio_net::open),
     },
     Driver {
+        name: "e1000",
+        ids: &ethernet::intel::E1000_IDS,
+        open: Open::Port(ethernet::intel::open::<E1000>),
+    },
+    Driver {
         name: "e1000e",
         ids: &ethernet::intel::E1000E,
-        open: Open::Port(ethernet::intel::open_e1000e),
+        open: Open::Port(ethernet::intel::open::<E1000e>),
     },
-    Driver { name: "igb", ids: &ethernet::intel::IGB, open: Open::Port(ethernet::intel::open_igb) },
+    Driver {
+        name: "igb",
+        ids: &ethernet::intel::IGB,
+        open: Open::Port(ethernet::intel::open::<Igb>),
+    },
     Driver {
         name: "igbvf",
         ids: &ethernet::intel::IGBVF,
-        open: Open::Port(ethernet::intel::open_igbvf),
+        open: Open::Port(ethernet::intel::open::<IgbVf>),
     },
     Driver {
         name: "ixgbe",
         ids: &ethernet::intel::IXGBE,
-        open: Open::Port(ethernet::intel::open_ixgbe),
+        open: Open::Port(ethernet::intel::open::<Ixgbe>),
     },
     Driver {
         name: "ixgbevf",
         ids: &ethernet::intel::IXGBEVF,
-        open: Open::Port(ethernet::intel::open_ixgbevf),
+        open: Open::Port(ethernet::intel::open::<IxgbeVf>),
     },
     Driver {
         name: "vmxnet3",
@@ -59,6 +67,12 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Virtio(virtio::SCSI)],
         open: Open::Disks(block::virtio_scsi::open),
     },
+    Driver { name: "pvscsi", ids: &block::pvscsi::IDS, open: Open::Disks(block::pvscsi::open) },
+    Driver {
+        name: "ahci",
+        ids: &[Id::PciClass(block::ahci::CLASS)],
+        open: Open::Disks(block::ahci::open),
+    },
     Driver {
         name: "nvme",
         ids: &[Id::PciClass(block::nvme::CLASS)],
@@ -74,28 +88,6 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Virtio(virtio::CONSOLE)],
         open: Open::Console(console::virtio_console::open),
     },
-    #[cfg(feature = "ntb")]
-    Driver {
-        name: "ivshmem",
-        ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
-        open: Open::Bridge(ntb::ivshmem::open),
-    },
-    #[cfg(feature = "ntb")]
-    Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
-    #[cfg(feature = "bridges")]
-    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::UntrustedBridge(ntb::amd::open) },
-    #[cfg(feature = "bridges")]
-    Driver {
-        name: "ntb_hw_switchtec",
-        ids: &ntb::switchtec::IDS,
-        open: Open::UntrustedBridge(ntb::switchtec::open),
-    },
-    #[cfg(feature = "ntb")]
-    Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
-    #[cfg(feature = "bridges")]
-    Driver { name: "idxd", ids: &dma::dsa::IDS, open: Open::Dma(dma::dsa::open) },
-    #[cfg(feature = "bridges")]
-    Driver { name: "ptdma", ids: &dma::ptdma::IDS, open: Open::Dma(dma::ptdma::open) },
     Driver {
         name: "tsi721_mport",
         ids: &[Id::Pci(rapidio::tsi721::VENDOR, rapidio::tsi721::DEVICE)],
@@ -103,9 +95,34 @@ pub static DRIVERS: &[Driver] = &[
     },
 ];
 
+/// Drivers of bridges (NTB), and of the DMA engines that carry for them.
+static BRIDGES: &[Driver] = &[
+    Driver {
+        name: "ivshmem",
+        ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
+        open: Open::Bridge(ntb::ivshmem::open),
+    },
+    Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
+    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::UntrustedBridge(ntb::amd::open) },
+    Driver {
+        name: "ntb_hw_switchtec",
+        ids: &ntb::switchtec::IDS,
+        open: Open::UntrustedBridge(ntb::switchtec::open),
+    },
+    Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
+    Driver { name: "idxd", ids: &dma::dsa::IDS, open: Open::Dma(dma::dsa::open) },
+    Driver { name: "ptdma", ids: &dma::ptdma::IDS, open: Open::Dma(dma::ptdma::open) },
+];
+
+/// All drivers of this program.
+fn all() -> impl Iterator<Item = &'static Driver> {
+    let bridges = if cfg!(feature = "ntb") { BRIDGES } else { &[] };
+    DRIVERS.iter().chain(bridges)
+}
+
 /// The driver that matches any of a device's `ids`.
 pub fn driver_of(ids: &[Id]) -> Option<&'static Driver> {
-    DRIVERS.iter().find(|driver| driver.ids.iter().any(|id| ids.contains(id)))
+    all().find(|driver| driver.ids.iter().any(|id| ids.contains(id)))
 }
 
 #[cfg(test)]
@@ -114,8 +131,8 @@ mod tests {
 
     #[test]
     fn no_two_drivers_match_the_same_device_or_have_one_name() {
-        for (n, driver) in DRIVERS.iter().enumerate() {
-            for other in &DRIVERS[n + 1..] {
+        for (n, driver) in all().enumerate() {
+            for other in all().skip(n + 1) {
                 assert_ne!(driver.name, other.name);
                 assert!(!driver.ids.iter().any(|id| other.ids.contains(id)), "{}", other.name);
             }

@@ -31,6 +31,9 @@ _isthmus() {
             isthmus,devices)
                 cmd="isthmus__subcmd__devices"
                 ;;
+            isthmus,doctor)
+                cmd="isthmus__subcmd__doctor"
+                ;;
             isthmus,image)
                 cmd="isthmus__subcmd__image"
                 ;;
@@ -52,6 +55,9 @@ _isthmus() {
             isthmus,setup)
                 cmd="isthmus__subcmd__setup"
                 ;;
+            isthmus,support)
+                cmd="isthmus__subcmd__support"
+                ;;
             isthmus,symbolize)
                 cmd="isthmus__subcmd__symbolize"
                 ;;
@@ -68,7 +74,7 @@ _isthmus() {
 
     case "${cmd}" in
         isthmus)
-            opts="-h -V --help --version setup build run devices probe demo prepush tidy test bench ntb image release symbolize check"
+            opts="-h -V --help --version setup build run devices probe demo prepush tidy test bench ntb image release symbolize doctor support check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -156,6 +162,28 @@ _isthmus() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        isthmus__subcmd__doctor)
+            opts="-h --token --pin --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --token)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -385,6 +413,32 @@ _isthmus() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        isthmus__subcmd__support)
+            opts="-h --token --pin --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --token)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         isthmus__subcmd__symbolize)
             opts="-h --symbols --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -404,7 +458,7 @@ _isthmus() {
             return 0
             ;;
         isthmus__subcmd__test)
-            opts="-h --full --soak --until --list --case --seed --minutes --replay --dev --fresh --help unit sim fuzz guided races usnic usnic_image linx qtest boot uhyve console consoles platform net cores config tls disk nvme nics save netboot upgrade volumes boot_metal net_metal disk_metal volumes_metal save_metal storage_metal ntb linx_tcp matrix libvirt families lab_selftest models ntb_hw ntb_netdev ntb_bridges enic ixgbe rapidio mlx5 passthrough inprocess rnbd_faults smc smc_version1 smc_faults smc_scenarios smc_links smc_hostile relay messaging smc_scale usnic_guests perf_tools perf perf_lossy captures roce_hostile storage storage_cores power_cuts paths remote remote_faults remote_mirror ntb_chain rnbd_soak rtrs_hostile"
+            opts="-h --full --soak --until --list --case --seed --minutes --replay --dev --fresh --help unit sim fuzz guided races usnic usnic_image linx tls_psk nbd qtest boot uhyve console consoles platform processors net cores config lifecycle schemathesis tls names nbd_image disk nvme ahci pvscsi nics save netboot upgrade volumes boot_metal net_metal disk_metal volumes_metal save_metal storage_metal ntb linx_tcp matrix libvirt families lab_selftest models ntb_hw ntb_netdev ntb_bridges enic ixgbe rapidio mlx5 passthrough inprocess rnbd_faults smc smc_version1 smc_faults smc_scenarios smc_links smc_hostile relay messaging nvmeof smc_scale usnic_guests perf_tools perf perf_lossy captures roce_hostile storage storage_cores power_cuts paths remote remote_faults remote_mirror ntb_chain rnbd_soak rtrs_hostile"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -11,7 +11,7 @@ use crate::build::Families;
 #[cfg(not(feature = "engines"))]
 use crate::full;
 use crate::setup::Purpose;
-use crate::{bench, build, demo, prepush, setup, symbolize, test};
+use crate::{bench, build, demo, prepush, remote, setup, symbolize, test};
 #[cfg(feature = "engines")]
 use crate::{check, image, ntb, passthrough, probe, release, run};
 
@@ -69,6 +69,10 @@ enum Verb {
     Release(release::Options),
     /// Name the functions in the record of a panic (`show crash`), read from a file or from standard input
     Symbolize(symbolize::Options),
+    /// Ask an appliance what is wrong, why, and what to do; fails if it has a fault
+    Doctor(remote::DoctorOptions),
+    /// Fetch all reports of an appliance as a tar file, without secrets
+    Support(remote::SupportOptions),
     /// Check a configuration document
     #[cfg(feature = "engines")]
     Check {
@@ -127,6 +131,8 @@ fn carry_out(command: Verb) -> Result<()> {
         #[cfg(feature = "engines")]
         Verb::Ntb(options) => ntb::ntb(&options),
         Verb::Symbolize(options) => symbolize::symbolize(&options),
+        Verb::Doctor(options) => remote::doctor(&options),
+        Verb::Support(options) => remote::support(&options),
         #[cfg(feature = "engines")]
         Verb::Check { config } => check::check(&config),
         #[cfg(feature = "engines")]

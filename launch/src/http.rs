@@ -30,6 +30,18 @@ pub fn request(
     fields: &[(&str, &str)],
     body: &str,
 ) -> Result<Answer> {
+    let (status, head, body) = request_bytes(server, method, path, fields, body)?;
+    Ok(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+}
+
+/// As [`request`]. Returns status, head and body.
+pub fn request_bytes(
+    server: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: &str,
+) -> Result<(u16, String, Vec<u8>)> {
     let what = format!("{method} http://{server}{path}");
     let limit = Duration::from_secs(10);
     let mut connection = TcpStream::connect_timeout(&server, limit).context(what.clone())?;
@@ -54,8 +66,7 @@ pub fn request(
         true => unchunked(body).with_context(|| format!("{what}: malformed chunks"))?,
         false => body.to_vec(),
     };
-    let body = String::from_utf8_lossy(&body).into_owned();
-    Ok(Answer { status, head: head.into(), body })
+    Ok((status, head.into(), body))
 }
 
 /// Decodes a chunked body (RFC 9112, section 7.1) up to its last chunk.

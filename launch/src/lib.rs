@@ -33,6 +33,7 @@ pub mod qemu;
 pub mod races;
 #[cfg(feature = "engines")]
 pub mod release;
+pub mod remote;
 #[cfg(feature = "engines")]
 pub mod run;
 pub mod sanitizer;

@@ -24,6 +24,8 @@ pub enum Purpose {
     Test,
     /// Clients that speak TLS.
     Tls,
+    /// Peers that speak TLS with a PSK.
+    TlsPsk,
     /// Reading the appliance's captures.
     Captures,
     /// Making Linux guests: building and unpacking kernel modules.
@@ -40,6 +42,12 @@ pub enum Purpose {
     OpenMpi,
     /// Peers that are written in Python.
     Python,
+    /// Peers from PyPI, which are installed below `target/`.
+    PyPi,
+    /// Name, time and log servers for the image.
+    Servers,
+    /// NBD servers for remote volumes.
+    Nbd,
     /// Linux networks between machines on this host.
     Networks,
     /// libvirt's own daemons and programs.
@@ -74,6 +82,7 @@ const NEEDS: &[Need] = &[
     need(Purpose::Images, &["images"], &["grub-common", "grub-pc-bin", "xorriso"]),
     need(Purpose::Test, &[], &["ipxe-qemu", "ovmf"]),
     need(Purpose::Tls, &[], &["curl", "openssl"]),
+    need(Purpose::TlsPsk, &[], &["gnutls-bin", "openssl"]),
     need(Purpose::Captures, &[], &["tshark"]),
     need(Purpose::Guest, &["guest", "lists"], &[]),
     need(Purpose::Models, &["vfio-user"], &[]),
@@ -86,6 +95,9 @@ const NEEDS: &[Need] = &[
         &["iproute2", "libfabric-dev", "libopenmpi-dev", "libpmix-dev", "openmpi-bin", "xz-utils"],
     ),
     need(Purpose::Python, &[], &["python3"]),
+    need(Purpose::PyPi, &[], &["python3-venv"]),
+    need(Purpose::Servers, &["servers"], &[]),
+    need(Purpose::Nbd, &["nbd"], &[]),
     need(Purpose::Networks, &[], &["iproute2"]),
     need(
         Purpose::Libvirt,
@@ -104,6 +116,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Images,
     Purpose::Test,
     Purpose::Tls,
+    Purpose::TlsPsk,
     Purpose::Captures,
     Purpose::Guest,
     Purpose::Models,
@@ -112,6 +125,9 @@ pub const ALL: &[Purpose] = &[
     Purpose::Sanitizers,
     Purpose::OpenMpi,
     Purpose::Python,
+    Purpose::PyPi,
+    Purpose::Servers,
+    Purpose::Nbd,
     Purpose::Networks,
     Purpose::Libvirt,
     Purpose::Uhyve,

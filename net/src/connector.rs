@@ -1,11 +1,12 @@
 //! Outgoing TCP connections, for protocol engines: bytes in, bytes out.
 //!
 //! A [`ConnectionHandle`] from [`Connector::connect`] names a connection until its user closes it.
-//! [`Connector::next_news`] returns connections with events. A SYN may offer SMC (see [`crate::smc_option`]).
+//! [`Connector::next_news`] returns connections with events. A SYN may offer SMC (see `smoltcp_gaps::smc_option`).
 
 use crate::Interface;
 pub use crate::connections::Limits;
-use crate::connections::{Name, Owner};
+use crate::connections::Name;
+pub use crate::connections::Owner;
 use crate::tcp::{self, Closed};
 use core::net::SocketAddr;
 use drivers::hal::Instant;
@@ -115,6 +116,26 @@ impl Connector {
         bytes: &[u8],
     ) -> Result<usize, Closed> {
         tcp::write(interface, link.0, bytes)
+    }
+
+    /// As [`crate::tcp::Listener::read_with`].
+    pub fn read_with(
+        &self,
+        interface: &mut Interface,
+        link: ConnectionHandle,
+        take: impl FnOnce(&[u8]) -> usize,
+    ) -> Result<usize, Closed> {
+        tcp::read_with(interface, link.0, take)
+    }
+
+    /// As [`crate::tcp::Listener::write_with`].
+    pub fn write_with(
+        &self,
+        interface: &mut Interface,
+        link: ConnectionHandle,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<usize, Closed> {
+        tcp::write_with(interface, link.0, fill)
     }
 
     /// As [`crate::tcp::Listener::make_idle`].

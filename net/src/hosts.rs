@@ -3,6 +3,7 @@
 //! The source address of the frame is compared. An address that is not a host's ([`crate::is_host`]) is in no network:
 //! an IPv4-mapped IPv6 address (`::ffff:10.0.0.1`) does not match the IPv4 address.
 
+use crate::dns::Name;
 use crate::is_host;
 use alloc::format;
 use alloc::string::String;
@@ -54,7 +55,10 @@ impl FromStr for Network {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| "not an address")?;
+        let address: IpAddr = address.parse().map_err(|_| match address.parse::<Name>() {
+            Ok(_) => "a name proves nothing about a host: write its address, or its network",
+            Err(_) => "not an address",
+        })?;
         if address != address.to_canonical() {
             return Err(format!("write it as IPv4: {}", address.to_canonical()));
         }
@@ -187,7 +191,7 @@ mod tests {
             ("10.0.0.0/", "0 to 32"),
             ("fd00::1/8", "fd00::/8 is the network"),
             ("::ffff:10.0.0.0/120", "write it as IPv4"),
-            ("host-1", "not an address"),
+            ("host-1", "a name proves nothing about a host: write its address, or its network"),
             ("", "not an address"),
         ] {
             let error = text.parse::<Network>().unwrap_err();

@@ -12,14 +12,13 @@ pub use addresses::MtuOrigin;
 
 use crate::address_defense::{self, Conflict, Defence};
 use crate::addressing::Addressing;
-use crate::connections::{Connections, Context};
+use crate::connections::{Connections, Ctx};
 use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
 use crate::fragments::{self, Fragments};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::mld;
-use crate::mss;
 use crate::neighbour::{Resolution, Table};
 use crate::notices::{Notice, Notices};
 use crate::outbox::Outbox;
@@ -31,6 +30,7 @@ use crate::routes::Routes;
 use crate::seeds::Seeds;
 use crate::segment::{SYN, Segment};
 use crate::slaac::Slaac;
+use crate::smoltcp_gaps::mss;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -62,6 +62,8 @@ pub struct Counters {
     pub cookie_guesses: u64,
     /// The last conflict.
     pub conflict: Option<Conflict>,
+    /// When the last conflict was noticed.
+    pub conflict_at: Option<Instant>,
     /// Frames accepted by the port.
     pub tx_frames: u64,
     /// Frames dropped because they are too large for the port.
@@ -239,12 +241,12 @@ impl Interface {
         let mtu = self.routes.mtu_to(segment.ends.remote);
         let opens = segment.flags & SYN != 0;
         let clamped = opens.then(|| mss::clamp(frame, mtu)).flatten();
-        let (connections, mut context) = self.context(now);
+        let (connections, mut ctx) = self.context(now);
         match clamped.as_deref().and_then(|frame| Some((frame, Segment::of(frame)?))) {
             Some((frame, segment)) => {
-                connections.handle_segment(frame, &segment, from, &mut context);
+                connections.handle_segment(frame, &segment, from, &mut ctx);
             }
-            None => connections.handle_segment(frame, &segment, from, &mut context),
+            None => connections.handle_segment(frame, &segment, from, &mut ctx),
         }
     }
 
@@ -267,8 +269,8 @@ impl Interface {
     /// Handles any other packet.
     fn handle_packet(&mut self, frame: &[u8], now: Instant) {
         if let Some(report) = PacketTooBig::of(frame, &self.local) {
-            let (connections, mut context) = self.context(now);
-            return connections.packet_too_big(&report, &mut context);
+            let (connections, mut ctx) = self.context(now);
+            return connections.packet_too_big(&report, &mut ctx);
         }
         let Some(from) = source(frame) else { return };
         let framing = Framing::Ip { from: self.local.mac, to: from, smc: false };
@@ -285,8 +287,8 @@ impl Interface {
     }
 
     /// The connections, and the parts of the interface that they use.
-    fn context(&mut self, now: Instant) -> (&mut Connections, Context<'_>) {
-        let context = Context {
+    fn context(&mut self, now: Instant) -> (&mut Connections, Ctx<'_>) {
+        let ctx = Ctx {
             stack: &mut self.stack,
             queue: &mut self.queue,
             neighbours: &mut self.neighbours,
@@ -296,7 +298,7 @@ impl Interface {
             mtu: self.mtu,
             now,
         };
-        (&mut self.connections, context)
+        (&mut self.connections, ctx)
     }
 
     /// Handles expired timers, and sends data of connections and sockets.
@@ -308,8 +310,8 @@ impl Interface {
         }
         self.attention = false;
         self.hold.release(now, &mut self.queue);
-        let (connections, mut context) = self.context(now);
-        connections.poll(&mut context);
+        let (connections, mut ctx) = self.context(now);
+        connections.poll(&mut ctx);
         self.poll_sockets(now);
         if self.addresses_due.is_some_and(|due| due <= now) {
             self.poll_addresses(now);

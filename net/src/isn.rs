@@ -3,17 +3,14 @@
 //!
 //! A cookie has 24 bits of a keyed hash over both ends, the peer's sequence number and the time, and 8 bits that encode
 //! the options of the SYN. It is valid for 16 to 32 seconds.
-//!
-//! smoltcp draws its sequence numbers from a small generator, which is predictable after a few of them. [`seed`]
-//! returns the seed from which that generator draws a given number.
-
-#![expect(deprecated, reason = "core has SipHash under no other name")]
 
 use crate::seeds::Seeds;
 use crate::segment::Ends;
-use core::hash::{Hash, Hasher, SipHasher};
+use crate::smoltcp_gaps::smc_option;
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use drivers::hal::Instant;
+use siphasher::sip::SipHasher24;
 
 /// Time step of cookies. A cookie is valid in the step of its creation and in the next one.
 const EPOCH: Duration = Duration::from_secs(16);
@@ -42,7 +39,7 @@ pub struct Offer {
 impl Offer {
     /// Parses the options of a SYN. Malformed options are ignored.
     pub fn of(mut options: &[u8]) -> Self {
-        let smc = crate::smc_option::offers(options);
+        let smc = smc_option::offers(options);
         let mut offer = Offer { mss: DEFAULT_MSS, scale: None, sack: false, smc };
         while let Some((&kind, rest)) = options.split_first() {
             match kind {
@@ -86,6 +83,15 @@ impl Offer {
     }
 }
 
+/// The handshake of an incoming connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Handshake {
+    /// The peer's initial sequence number, and ours.
+    pub theirs: u32,
+    pub ours: u32,
+    pub offer: Offer,
+}
+
 /// A key of SipHash.
 type Key = [u64; 2];
 
@@ -112,7 +118,7 @@ impl Secret {
     }
 
     fn hash(key: Key, what: u16, ends: Ends, number: u32, time: u64) -> u64 {
-        let mut hasher = SipHasher::new_with_keys(key[0], key[1]);
+        let mut hasher = SipHasher24::new_with_keys(key[0], key[1]);
         hasher.write_u16(what);
         ends.hash(&mut hasher);
         hasher.write_u32(number);
@@ -153,7 +159,7 @@ impl Secret {
 
     /// A number in `range` that varies from second to second.
     pub fn varied(&self, range: core::ops::Range<u32>, now: Instant) -> u32 {
-        let mut hasher = SipHasher::new_with_keys(self.limits[0], self.limits[1]);
+        let mut hasher = SipHasher24::new_with_keys(self.limits[0], self.limits[1]);
         hasher.write_u64(now.as_nanos() / 1_000_000_000);
         range.start + (hasher.finish() as u32) % (range.end - range.start)
     }
@@ -168,37 +174,6 @@ impl Secret {
 
 fn epoch(now: Instant) -> u64 {
     now.as_nanos() / EPOCH.as_nanos() as u64
-}
-
-/// The seed of a smoltcp interface whose first connection has the initial sequence number `number`.
-pub fn seed(number: u32) -> u64 {
-    // `smoltcp::rand` is sPCG32: a linear congruential generator of 64 bits. A draw returns 32 bits of the state, from
-    // bit 29 on if the three highest bits are 0. An interface first draws its IP identification, repeatedly while that
-    // is 0, and then the sequence number.
-    const MULTIPLIER: u64 = 0xbb2e_fcec_3c39_611d;
-    const INCREMENT: u64 = 0x7590_ef39;
-    const INVERSE: u64 = inverse(MULTIPLIER);
-    let back = |state: u64| state.wrapping_sub(INCREMENT).wrapping_mul(INVERSE);
-    let mut state = u64::from(number) << 29;
-    loop {
-        let before = back(state);
-        let drawn = (before >> (29 - (before >> 61))) as u32;
-        if (drawn ^ drawn >> 16) as u16 != 0 {
-            return back(before);
-        }
-        state += 1;
-    }
-}
-
-/// The inverse of an odd number modulo 2^64, by Newton's method.
-const fn inverse(number: u64) -> u64 {
-    let mut inverse = number;
-    let mut step = 0;
-    while step < 5 {
-        inverse = inverse.wrapping_mul(2u64.wrapping_sub(number.wrapping_mul(inverse)));
-        step += 1;
-    }
-    inverse
 }
 
 #[cfg(test)]

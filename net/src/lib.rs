@@ -1,17 +1,39 @@
 //! The control plane of a port: addresses, neighbours, ping, and the services that operators use.
 //!
+//! ```text
+//!    frames of a port (neither RoCE nor UDP echo)          queued frames to the port
+//!         │                                                       ▲
+//!         ▼                                                       │
+//!    vlan ► filter ► fragments ► neighbour | dhcp, slaac, probes | smoltcp (ICMP, UDP, TCP)
+//!                                                                 │
+//!                         Listener, Connector (bytes, events)     │ Interface
+//!                                 │               │               │
+//!                         http, tls        smcr, messaging,    ping, syslog
+//!                                          linx, usnic exchange
+//! ```
+//!
+//! Invariants:
+//!
+//! * One event, one frame or one timer costs the same for any number of connections.
+//! * A claimed address counts only by the neighbour table: a SYN-ACK goes to the MAC address of its entry.
+//! * Memory of connections, listeners, fragments and outgoing packets is bounded, with a share for each host.
+//!
+//! Tests: unit tests beside the parts, `net/tests/wire` (an interface against a client in the test), `tests/fuzz`, the
+//! suites `net`, `tls`, `config`.
+//!
 //! Every part is an engine: frames and time are arguments, frames leave through a bounded queue
 //! ([`Interface::transmit`]), and no code reads a clock or waits. RDMA traffic does not pass through: the loop
 //! classifies each frame once ([`classify()`]), and passes the interface only frames that are neither RoCE nor UDP
 //! echo.
 //!
-//! Services ([`http`], [`ping`], [`syslog`]) are engines on an [`Interface`]. [`metrics`] only writes text. [`tcp`]
-//! listens and [`connector`] connects, for protocols that are engines of their own.
+//! Services ([`http`], [`ping`], [`path_probe`], [`syslog`]) are engines on an [`Interface`]; [`dns`] and [`sntp`] are engines without
+//! any. [`metrics`] only writes text. [`tcp`] listens and [`connector`] connects, for protocols that are engines of
+//! their own.
 //!
 //! # smoltcp, and what surrounds it
 //!
-//! smoltcp implements TCP, UDP and ICMP. It runs with `Medium::Ip`: `link` adds the Ethernet header. smoltcp iterates
-//! over every socket of a set. So each set has one socket:
+//! smoltcp implements TCP, UDP and ICMP. It runs with `Medium::Ip`: `link` adds the Ethernet header. `smoltcp_gaps`
+//! lists what it lacks, and has the workarounds.
 //!
 //! * `connections`: each TCP connection has its own socket set. A segment finds its connection by both ends, in an
 //!   ordered map, which a client's choice of ports cannot slow down. Timers are in an ordered set; a postponed one
@@ -28,22 +50,15 @@
 //!   classes each (SACK and the SMC option are kept). A lost SYN-ACK is then repeated only when the client repeats its
 //!   SYN. If the client's last ACK is lost and it waits for the server's first bytes, the connection never opens. A SYN
 //!   costs two hashes and a frame. The SYN-ACK goes only to the MAC address in the neighbour table; without an entry, a
-//!   stored SYN waits for the neighbour's resolution. To make the socket, smoltcp gets the SYN again, in a stack whose
-//!   generator has the seed that draws the cookie as sequence number (`isn::seed`; the version of smoltcp is pinned,
-//!   and another number ends the connection). Outgoing connections get numbers of RFC 6528 by the same method, because
-//!   smoltcp's own are predictable after a few.
+//!   stored SYN waits for the neighbour's resolution. Outgoing connections get numbers of RFC 6528.
 //! * `spent_cookies`: a cookie opens one connection. Data right behind a handshake has the same sequence numbers. If
 //!   the server refused that connection meanwhile, the data gets a reset and does not count as another refused client.
 //!   The table has 1,024 hashes. A client that connects again with the same numbers gets another cookie.
 //! * `connections/idle`: the TCP connection of an SMC-R connection carries nothing until its end. Its socket is
-//!   replaced by one with minimal buffers (32 KiB less), which is opened at the same sequence numbers by the same
-//!   method. Data under way is delivered first.
-//! * `segment`, `checksum`: TCP's checksum is verified once, before the lookup, and written once, in wide words.
-//!   smoltcp does neither. Payload is copied from the frame into the socket's buffer, and from there into the queued
-//!   frame.
+//!   replaced by one with minimal buffers (32 KiB less), once data under way is delivered.
+//! * Payload is copied from the frame into the socket's buffer, and from there into the queued frame.
 //! * `path_mtu`, `connections/paths`: the path MTU of a destination. Routers report it, or connections find it by
-//!   trying smaller segments after two timeouts. A connection over such a path sends by a smoltcp interface of that
-//!   MTU, because smoltcp cannot change one.
+//!   trying smaller segments after two timeouts.
 //! * `connections/numbers`: RFC 5961. A reset needs the exact sequence number. SYNs and acknowledgements out of
 //!   sequence get a challenge ACK, a few a second. smoltcp sees none of these segments.
 //! * `connections/silence`: a connection is reset when its peer has sent nothing for a minute and has left two probes
@@ -56,18 +71,12 @@
 //!
 //! # Around IP
 //!
-//! * `filter` drops impossible frames before smoltcp sees them: some replies would go to groups or loop.
+//! * `filter` drops impossible frames before smoltcp sees them.
 //! * `fragments` reassembles IP packets, within 256 KiB.
 //! * `vlan` selects frames by their tag, before any other parser.
-//! * `dhcp` is our own client. smoltcp's client retries without a pause when a server refuses, accepts one router only,
-//!   ignores options in the `sname` and `file` fields and the MTU, and does not report why it rejects a lease.
-//!   `dhcproto` is not used: it needs `std`.
-//! * `mss` limits the MSS of SYNs, in both directions, where a lease or a router gives a smaller MTU than the card's.
 //! * `probes` detects duplicate addresses before they are used. `notices` queues log lines for the operator.
-//!   `interface/addresses` combines all of these: which addresses are in use, and the resulting routes and MTU.
-//! * `slaac` is our own router discovery. One advertisement of a multicast prefix, or of a prefix longer than 128 bits,
-//!   makes smoltcp's router discovery panic. smoltcp does not report its timer while no socket has one, and without a
-//!   router the timer stays overdue, so a loop could not halt.
+//!   `interface/addresses` combines leases (`dhcp`), router advertisements (`slaac`) and probes: which addresses are in
+//!   use, and the resulting routes and MTU.
 //! * `delayed_replies`, `address_defense` and `mld` answer address requests, announce and defend addresses, and send
 //!   listener reports. Without reports, switches with MLD snooping (Linux bridges with a querier) forward no IPv6
 //!   multicast to us.
@@ -92,6 +101,7 @@ pub mod connector;
 pub mod datagram;
 mod delayed_replies;
 mod dhcp;
+pub mod dns;
 pub mod echo;
 mod filter;
 mod fragments;
@@ -104,13 +114,13 @@ mod listen_table;
 mod messages;
 pub mod metrics;
 mod mld;
-mod mss;
 mod neighbour;
 mod neighbours;
 mod notices;
 mod outbox;
 mod packet_too_big;
 mod path_mtu;
+pub mod path_probe;
 pub mod ping;
 mod port_addresses;
 mod probes;
@@ -120,13 +130,15 @@ mod routes;
 mod seeds;
 mod segment;
 mod slaac;
-pub mod smc_option;
+mod smoltcp_gaps;
+pub mod sntp;
 mod spent_cookies;
 pub mod syslog;
 pub mod tcp;
 #[cfg(test)]
 mod testing;
 pub mod tls;
+pub mod udp;
 pub mod vlan;
 
 pub use addressing::{Addressing, AddressingError};

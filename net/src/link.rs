@@ -6,7 +6,7 @@
 //! there is room. One call makes at most one frame for each socket.
 
 use crate::segment;
-use crate::smc_option;
+use crate::smoltcp_gaps::smc_option;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;

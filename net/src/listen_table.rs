@@ -14,24 +14,23 @@
 //! cookie receives at that address. A stored handshake waits for the neighbour's resolution; an unstored one is
 //! dropped.
 
-use crate::isn::{Offer, Secret};
+use crate::isn::{Handshake, Offer, Secret};
 use crate::link::{ETHERNET_HEADER, Queue, head};
 use crate::segment::{self, Ends, Segment};
-use crate::smc_option;
+use crate::smoltcp_gaps::packets::{HOP_LIMIT, emit, empty};
+use crate::smoltcp_gaps::smc_option;
 use crate::spent_cookies::SpentCookies;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
+use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpRepr, TcpSeqNumber};
 
 /// Handshakes that are stored.
 const MAX_STORED: usize = 64;
 /// Retransmissions of a SYN-ACK, and delay of the first. The delay doubles each time.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
-const HOP_LIMIT: u8 = 64;
 /// How long unstored cookies are accepted after an overflow: the validity of a cookie.
 const OVERFLOW: Duration = Duration::from_secs(32);
 /// Wrong cookies that are checked in a burst, and the interval after which one more is checked.
@@ -52,15 +51,6 @@ pub struct ListenEntry {
     pub smc: bool,
 }
 
-/// The handshake of an incoming connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Handshake {
-    /// The peer's initial sequence number, and ours.
-    pub theirs: u32,
-    pub ours: u32,
-    pub offer: Offer,
-}
-
 /// A stored handshake.
 #[derive(Debug)]
 struct StoredHandshake {
@@ -72,7 +62,7 @@ struct StoredHandshake {
 }
 
 /// The parts of an interface that send SYN-ACKs.
-pub struct Context<'a> {
+pub struct Ctx<'a> {
     pub queue: &'a mut Queue,
     /// Our MAC address.
     pub mac: [u8; 6],
@@ -151,7 +141,7 @@ impl ListenTable {
         entry: ListenEntry,
         segment: &Segment<'_>,
         mac: Option<[u8; 6]>,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
         now: Instant,
     ) -> bool {
         let ends = segment.ends;
@@ -176,7 +166,7 @@ impl ListenTable {
                 Handshake { theirs, ours, offer }
             });
         if let Some(mac) = mac {
-            queue_syn_ack(ends, &handshake, entry.receive, mac, context);
+            queue_syn_ack(ends, &handshake, entry.receive, mac, ctx);
         }
         if !has_place {
             self.overflow = Some(now);
@@ -193,7 +183,7 @@ impl ListenTable {
     /// Answers stored handshakes whose neighbour is resolved now. `find` looks up a MAC address.
     pub fn answer_waiting(
         &mut self,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
         mut find: impl FnMut(IpAddr) -> Option<[u8; 6]>,
     ) {
         if self.waiting == 0 {
@@ -206,7 +196,7 @@ impl ListenTable {
             {
                 stored.mac = Some(mac);
                 self.waiting -= 1;
-                queue_syn_ack(*ends, &stored.handshake, entry.receive, mac, context);
+                queue_syn_ack(*ends, &stored.handshake, entry.receive, mac, ctx);
             }
         }
     }
@@ -282,10 +272,10 @@ impl ListenTable {
     }
 
     /// Retransmits SYN-ACKs that are due.
-    pub fn poll(&mut self, context: &mut Context<'_>, now: Instant) {
+    pub fn poll(&mut self, ctx: &mut Ctx<'_>, now: Instant) {
         while let Some(&(again, ends)) = self.due.first()
             && again <= now
-            && !context.queue.is_full()
+            && !ctx.queue.is_full()
         {
             self.due.pop_first();
             let entry = self.entries.get(&ends.local_port);
@@ -298,7 +288,7 @@ impl ListenTable {
                 continue;
             }
             if let Some(mac) = stored.mac {
-                queue_syn_ack(ends, &stored.handshake, entry.receive, mac, context);
+                queue_syn_ack(ends, &stored.handshake, entry.receive, mac, ctx);
             }
             stored.again = now + RETRY * 2u32.pow(stored.tries);
             stored.tries += 1;
@@ -319,7 +309,7 @@ fn queue_syn_ack(
     handshake: &Handshake,
     receive: usize,
     mac: [u8; 6],
-    context: &mut Context<'_>,
+    ctx: &mut Ctx<'_>,
 ) {
     let ip_header = if ends.local.is_ipv4() { 20 } else { 40 };
     let shift = (usize::BITS - receive.leading_zeros()).saturating_sub(16) as u8;
@@ -329,15 +319,15 @@ fn queue_syn_ack(
         ack_number: Some(TcpSeqNumber(handshake.theirs.wrapping_add(1) as i32)),
         window_len: u16::try_from(receive).unwrap_or(u16::MAX),
         window_scale: handshake.offer.scale.map(|_| shift),
-        max_seg_size: Some((context.mtu - ip_header - 20) as u16),
+        max_seg_size: Some((ctx.mtu - ip_header - 20) as u16),
         sack_permitted: handshake.offer.sack,
         ..empty(ends.local_port, ends.remote_port)
     };
     let (from, to) = (ends.local.into(), ends.remote.into());
     let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
     let mut len = ETHERNET_HEADER + ip.buffer_len();
-    let ours = context.mac;
-    context.queue.append(len, |room| {
+    let ours = ctx.mac;
+    ctx.queue.append(len, |room| {
         emit(&ip, &tcp, &mut room[ETHERNET_HEADER..len]);
         head(room, ours, mac);
         if handshake.offer.smc {
@@ -346,88 +336,6 @@ fn queue_syn_ack(
         segment::seal(&mut room[..len]);
         ((), len)
     });
-}
-
-/// Rebuilds the SYN of a handshake from the known options, as a packet without TCP checksum. Returns its length.
-pub fn build_syn(ends: Ends, handshake: &Handshake, packet: &mut [u8; 100]) -> usize {
-    let tcp = TcpRepr {
-        control: TcpControl::Syn,
-        seq_number: TcpSeqNumber(handshake.theirs as i32),
-        window_scale: handshake.offer.scale,
-        max_seg_size: Some(handshake.offer.mss),
-        sack_permitted: handshake.offer.sack,
-        ..empty(ends.remote_port, ends.local_port)
-    };
-    write(ends, &tcp, packet)
-}
-
-/// Builds the ACK that completes a handshake, as a packet without TCP checksum. Returns its length.
-pub fn build_ack(ends: Ends, handshake: &Handshake, packet: &mut [u8; 100]) -> usize {
-    let tcp = TcpRepr {
-        seq_number: TcpSeqNumber(handshake.theirs.wrapping_add(1) as i32),
-        ack_number: Some(TcpSeqNumber(handshake.ours.wrapping_add(1) as i32)),
-        window_len: u16::MAX,
-        ..empty(ends.remote_port, ends.local_port)
-    };
-    write(ends, &tcp, packet)
-}
-
-/// Builds a segment of the peer with one byte that was received before, as a packet without TCP checksum. Returns its
-/// length.
-pub fn build_stale_byte(
-    ends: Ends,
-    sequence: u32,
-    acknowledged: u32,
-    packet: &mut [u8; 100],
-) -> usize {
-    let tcp = TcpRepr {
-        seq_number: TcpSeqNumber(sequence as i32),
-        ack_number: Some(TcpSeqNumber(acknowledged as i32)),
-        payload: &[0],
-        ..empty(ends.remote_port, ends.local_port)
-    };
-    write(ends, &tcp, packet)
-}
-
-/// Sequence number and acknowledgement of a segment in a queued frame.
-pub fn numbers(frame: Option<&[u8]>) -> Option<(u32, u32)> {
-    let packet = frame?.get(ETHERNET_HEADER..)?;
-    let header = if packet.first()? >> 4 == 4 { 20 } else { 40 };
-    let word = |at: usize| Some(u32::from_be_bytes(*packet.get(header + at..)?.first_chunk()?));
-    Some((word(4)?, word(8)?))
-}
-
-/// Writes a packet from the peer to us. Returns its length.
-fn write(ends: Ends, tcp: &TcpRepr<'_>, packet: &mut [u8; 100]) -> usize {
-    let (from, to) = (ends.remote.into(), ends.local.into());
-    let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
-    let length = ip.buffer_len();
-    emit(&ip, tcp, &mut packet[..length]);
-    length
-}
-
-fn emit(ip: &IpRepr, tcp: &TcpRepr<'_>, packet: &mut [u8]) {
-    ip.emit(&mut *packet, &ChecksumCapabilities::default());
-    let mut segment = TcpPacket::new_unchecked(&mut packet[ip.header_len()..]);
-    let checksums = ChecksumCapabilities::ignored();
-    tcp.emit(&mut segment, &ip.src_addr(), &ip.dst_addr(), &checksums);
-}
-
-fn empty(from: u16, to: u16) -> TcpRepr<'static> {
-    TcpRepr {
-        src_port: from,
-        dst_port: to,
-        control: TcpControl::None,
-        seq_number: TcpSeqNumber(0),
-        ack_number: None,
-        window_len: 0,
-        window_scale: None,
-        max_seg_size: None,
-        sack_permitted: false,
-        sack_ranges: [None; 3],
-        timestamp: None,
-        payload: &[],
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use crate::link::Queue;
 use crate::messages::{self, solicited_node};
 use crate::port_addresses::PortAddresses;
-use alloc::vec::Vec;
+use alloc::collections::BTreeSet;
 use core::net::Ipv6Addr;
 use smoltcp::wire::{EthernetFrame, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6Packet, Ipv6Repr};
 
@@ -41,13 +41,7 @@ pub fn report(local: &PortAddresses, source: Ipv6Addr, occasion: Occasion, queue
     /// Record types: we listen to all sources, or we begin to.
     const MODE_IS_EXCLUDE: u8 = 2;
     const CHANGE_TO_EXCLUDE: u8 = 4;
-    // There are only a few groups. A sort would add 11 KB to the image.
-    let mut groups: Vec<Ipv6Addr> = Vec::new();
-    for group in local.v6.iter().map(|&ip| solicited_node(ip)) {
-        if !groups.contains(&group) {
-            groups.push(group);
-        }
-    }
+    let groups: BTreeSet<Ipv6Addr> = local.v6.iter().map(|&ip| solicited_node(ip)).collect();
     let record = match occasion {
         Occasion::Query1 => {
             for group in groups {
@@ -126,6 +120,7 @@ mod tests {
     use super::*;
     use crate::port_addresses;
     use crate::testing::{OUR_MAC, PEER_MAC};
+    use std::vec::Vec;
 
     #[test]
     fn report_has_each_group_once() {

@@ -3,7 +3,7 @@
 //! draw equal numbers only until the next reseeding.
 
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Infallible, Rng, SeedableRng, TryRng};
 
 /// Bytes of a seed.
 pub const SEED: usize = 32;
@@ -74,19 +74,21 @@ impl Randomness {
     }
 }
 
-impl RngCore for Randomness {
+impl TryRng for Randomness {
+    type Error = Infallible;
+
     #[inline]
-    fn next_u32(&mut self) -> u32 {
-        self.draw().next_u32()
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        self.draw().try_next_u32()
     }
 
     #[inline]
-    fn next_u64(&mut self) -> u64 {
-        self.draw().next_u64()
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        self.draw().try_next_u64()
     }
 
-    fn fill_bytes(&mut self, into: &mut [u8]) {
-        self.draw().fill_bytes(into);
+    fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), Infallible> {
+        self.draw().try_fill_bytes(into)
     }
 }
 

@@ -2,7 +2,7 @@
 //! state to the network (DHCP transaction IDs), so its seed must not be a secret of another consumer.
 
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 
 /// Generator of seeds.
 pub struct Seeds {

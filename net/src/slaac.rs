@@ -1,10 +1,11 @@
-//! Stateless address autoconfiguration: router discovery (RFC 4861 section 6.3), and addresses from advertised prefixes
-//! (RFC 4862 section 5.5). smoltcp's implementation is not used: it panics on impossible prefixes, and its timer does
+//! Stateless address autoconfiguration: router discovery (RFC 4861 section 6.3), addresses from advertised prefixes
+//! (RFC 4862 section 5.5), and advertised name servers (RFC 8106). smoltcp's implementation is not used: it panics on impossible prefixes, and its timer does
 //! not let a loop halt (see the head of the crate).
 //!
 //! Not supported: privacy addresses, more specific routes (RFC 4191 section 2.3), the hop limit of a router.
 //! [`crate::probes`] detects duplicate addresses.
 
+mod name_servers;
 mod prefixes;
 mod routers;
 
@@ -16,6 +17,7 @@ use alloc::format;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 use drivers::hal::{Instant, Severity};
+use name_servers::NameServers;
 use prefixes::{Advertised, Prefixes};
 use routers::{Preference, Routers};
 use smoltcp::wire::{
@@ -34,6 +36,8 @@ const SMALLEST_MTU: u32 = 1280;
 /// Option types of an advertisement.
 const PREFIX_INFORMATION: u8 = 3;
 const MTU: u8 = 5;
+/// RFC 8106.
+const RECURSIVE_DNS_SERVER: u8 = 25;
 /// Offset of the flags in an advertisement.
 const FLAGS: usize = 5;
 
@@ -47,6 +51,7 @@ pub struct Slaac {
     next_solicitation: Instant,
     prefixes: Prefixes,
     routers: Routers,
+    name_servers: NameServers,
     /// The announced MTU, and its router.
     mtu: Option<(Ipv6Addr, u32)>,
 }
@@ -61,6 +66,7 @@ impl Slaac {
             next_solicitation: now,
             prefixes: Prefixes::default(),
             routers: Routers::default(),
+            name_servers: NameServers::default(),
             mtu: None,
         }
     }
@@ -78,6 +84,11 @@ impl Slaac {
     /// The default router.
     pub fn router(&self) -> Option<Ipv6Addr> {
         self.routers.best()
+    }
+
+    /// The name servers that routers advertise.
+    pub fn name_servers(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.name_servers.iter()
     }
 
     /// The IPv6 MTU of this link, and the router that announces it.
@@ -100,7 +111,8 @@ impl Slaac {
         self.routers.next_to_probe(now)
     }
 
-    /// Handles a frame with a router advertisement. True if addresses, routers, on-link prefixes or the MTU changed.
+    /// Handles a frame with a router advertisement. True if addresses, routers, on-link prefixes, name servers
+    /// or the MTU changed.
     pub fn handle_advertisement(
         &mut self,
         frame: &[u8],
@@ -142,6 +154,9 @@ impl Slaac {
                     let mtu = u32::from_be_bytes([a, b, c, d]);
                     changed |= self.set_mtu(source, mtu, notices, now);
                 }
+                (RECURSIVE_DNS_SERVER, value) => {
+                    changed |= self.name_servers.advertised(value, now);
+                }
                 _ => {}
             }
         }
@@ -170,6 +185,7 @@ impl Slaac {
         let had_router = self.router().is_some();
         let mut changed = self.prefixes.expire(now);
         changed |= self.routers.expire(now);
+        changed |= self.name_servers.expire(now);
         if had_router && self.router().is_none() {
             self.solicit(now);
         }
@@ -191,7 +207,8 @@ impl Slaac {
     /// When [`Slaac::poll`] or a probe of a router is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (prefixes, routers) = (self.prefixes.poll_timeout(), self.routers.poll_timeout());
-        Instant::first([prefixes, routers, self.soliciting()])
+        let name_servers = self.name_servers.poll_timeout();
+        Instant::first([prefixes, routers, name_servers, self.soliciting()])
     }
 }
 

@@ -1,11 +1,15 @@
-//! Sends log records to a syslog server: RFC 5424 messages over UDP (RFC 5426).
+//! Log records as messages for a syslog server (RFC 5424), and a sender over UDP (RFC 5426). For streams, [`framed`]
+//! precedes each message by its length (RFC 6587 section 3.4.1, RFC 5425 section 4.3).
 //!
-//! Queues a few messages. When the queue is full, the caller keeps the record in its own log and retries. Messages have
-//! no structured data and no byte order mark.
+//! The sender queues a few messages. When the queue is full, the caller keeps the record in its own log and retries.
+//! Messages have no structured data and no byte order mark.
+
+mod attempts;
 
 use crate::Interface;
 use alloc::string::String;
 use alloc::{format, vec};
+pub use attempts::Attempts;
 use core::fmt::{self, Write};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,10 +18,48 @@ use smoltcp::socket::udp;
 
 /// UDP port of syslog (IANA).
 pub const PORT: u16 = 514;
+/// TCP port of syslog (IANA: syslog-conn).
+pub const TCP_PORT: u16 = 601;
+/// TCP port of syslog over TLS (RFC 5425 section 4.1).
+pub const TLS_PORT: u16 = 6514;
 /// Longest message; RFC 5426 section 3.2: every receiver takes 480, most take 2048.
-const MAX_MESSAGE: usize = 1024;
+pub const MAX_MESSAGE: usize = 1024;
 /// Messages that wait for the network.
 const QUEUED: usize = 8;
+
+/// How messages reach a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// UDP (RFC 5426).
+    Udp,
+    /// TCP with octet counting (RFC 6587).
+    Tcp,
+    /// TLS (RFC 5425).
+    Tls,
+}
+
+impl Transport {
+    /// All transports.
+    pub const ALL: [Transport; 3] = [Transport::Udp, Transport::Tcp, Transport::Tls];
+
+    /// Its name before `://`.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+            Transport::Tls => "tls",
+        }
+    }
+
+    /// Its usual port.
+    pub fn port(self) -> u16 {
+        match self {
+            Transport::Udp => PORT,
+            Transport::Tcp => TCP_PORT,
+            Transport::Tls => TLS_PORT,
+        }
+    }
+}
 
 /// Severity of a record (RFC 5424 table 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +93,54 @@ pub struct Record<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
+/// The format of messages: their HOSTNAME and APP-NAME.
+#[derive(Clone, Debug)]
+pub struct Format {
+    origin: String,
+}
+
+impl Format {
+    /// `hostname` becomes HOSTNAME, and `program` APP-NAME.
+    pub fn new(hostname: &str, program: &str) -> Format {
+        Format { origin: format!("{} {}", Word(hostname, 255), Word(program, 48)) }
+    }
+
+    /// The message of a record, cut to `longest` bytes.
+    pub fn message(&self, record: &Record<'_>, longest: usize) -> String {
+        let mut message = String::with_capacity(MAX_MESSAGE);
+        // Writing to a string does not fail.
+        let _ = self.write(&mut message, record);
+        message.truncate(message.floor_char_boundary(longest));
+        message
+    }
+
+    fn write(&self, out: &mut String, record: &Record<'_>) -> fmt::Result {
+        /// Facility 1: user-level messages.
+        const FACILITY: u8 = 1;
+        let priority = FACILITY * 8 + record.severity as u8;
+        let source = Word(record.source, 32);
+        write!(out, "<{priority}>1 ")?;
+        match record.time {
+            Some(time) => write!(out, "{time}")?,
+            // NILVALUE (section 6.2.3): the receiver has a clock.
+            None => out.push('-'),
+        }
+        write!(out, " {} - {source} - ", self.origin)?;
+        out.extend(record.text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+        Ok(())
+    }
+}
+
+/// A message for a stream: its length in bytes, a space, and the message.
+pub fn framed(message: &str) -> String {
+    format!("{} {message}", message.len())
+}
+
 /// Sender of records to one server over one interface.
 #[derive(Debug)]
 pub struct Sender {
     server: SocketAddr,
-    /// HOSTNAME and APP-NAME of every message.
-    origin: String,
+    format: Format,
     socket: SocketHandle,
     sent: u64,
 }
@@ -75,8 +159,8 @@ impl Sender {
             udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; QUEUED], vec![0; size]);
         let mut socket = udp::Socket::new(nothing, waiting);
         socket.bind(PORT).expect("the socket is new and the port is not 0");
-        let origin = format!("{} {}", Word(hostname, 255), Word(program, 48));
-        Sender { server, origin, socket: interface.sockets().add(socket), sent: 0 }
+        let format = Format::new(hostname, program);
+        Sender { server, format, socket: interface.sockets().add(socket), sent: 0 }
     }
 
     /// Queues a record; it leaves with the interface's next poll.
@@ -86,31 +170,11 @@ impl Sender {
         record: &Record<'_>,
     ) -> Result<(), Unavailable> {
         interface.next_hop(self.server.ip()).ok_or(Unavailable)?;
-        let mut message = String::with_capacity(MAX_MESSAGE);
-        // Writing to a string does not fail.
-        let _ = self.write(&mut message, record);
-        let end =
-            message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu_to(self.server.ip()) - 48));
-        let message = message.get(..end).unwrap_or_default();
+        let longest = MAX_MESSAGE.min(interface.mtu_to(self.server.ip()) - 48);
+        let message = self.format.message(record, longest);
         let socket = interface.sockets().get_mut::<udp::Socket>(self.socket);
         socket.send_slice(message.as_bytes(), self.server).map_err(|_| Unavailable)?;
         self.sent += 1;
-        Ok(())
-    }
-
-    fn write(&self, out: &mut String, record: &Record<'_>) -> fmt::Result {
-        /// Facility 1: user-level messages.
-        const FACILITY: u8 = 1;
-        let priority = FACILITY * 8 + record.severity as u8;
-        let source = Word(record.source, 32);
-        write!(out, "<{priority}>1 ")?;
-        match record.time {
-            Some(time) => write!(out, "{time}")?,
-            // NILVALUE (section 6.2.3): the receiver has a clock.
-            None => out.push('-'),
-        }
-        write!(out, " {} - {source} - ", self.origin)?;
-        out.extend(record.text.chars().map(|c| if c.is_control() { ' ' } else { c }));
         Ok(())
     }
 
@@ -210,6 +274,14 @@ mod tests {
             before = (year, month, day);
         }
         assert_eq!(before, (2970, 1, 7));
+    }
+
+    #[test]
+    fn framed_message_begins_with_its_length_in_bytes() {
+        let record = Record { severity: Severity::Error, time: None, source: "a", text: "\u{e4}b" };
+        let message = Format::new("h", "p").message(&record, MAX_MESSAGE);
+        assert_eq!(framed(&message), "21 <11>1 - h p - a - \u{e4}b");
+        assert_eq!(Format::new("h", "p").message(&record, 20), "<11>1 - h p - a - \u{e4}");
     }
 
     #[test]

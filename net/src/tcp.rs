@@ -56,7 +56,7 @@ impl Listener {
         self.owner
     }
 
-    /// Sets whether SMC is offered to clients that offer it (see [`crate::smc_option`]). The default is off.
+    /// Sets whether SMC is offered to clients that offer it (see `smoltcp_gaps::smc_option`). The default is off.
     pub fn offer_smc(&self, interface: &mut Interface, on: bool) {
         interface.connections().offer_smc(self.port, self.owner, on);
     }
@@ -114,6 +114,28 @@ impl Listener {
         read(interface, stream.0, into)
     }
 
+    /// Passes received data to `take`, which returns the number of bytes it consumed. Returns that number, 0 if there is
+    /// no data at present. More data may follow in the next call.
+    pub fn read_with(
+        &self,
+        interface: &mut Interface,
+        stream: Stream,
+        take: impl FnOnce(&[u8]) -> usize,
+    ) -> Result<usize, Closed> {
+        read_with(interface, stream.0, take)
+    }
+
+    /// Passes free space of the send buffer to `fill`, which returns the number of bytes it wrote there. Returns that
+    /// number, 0 if there is no space at present. There may be more space in the next call.
+    pub fn write_with(
+        &self,
+        interface: &mut Interface,
+        stream: Stream,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<usize, Closed> {
+        write_with(interface, stream.0, fill)
+    }
+
     /// Passes received data to `take`, which returns the number of bytes it consumed. Returns whether it consumed any.
     pub(crate) fn take(
         &self,
@@ -137,6 +159,14 @@ impl Listener {
     /// Whether the connection is gone: reset or timed out.
     pub(crate) fn is_gone(&self, interface: &Interface, stream: Stream) -> bool {
         interface.tcp().socket(stream.0).is_none_or(|socket| !socket.is_open())
+    }
+
+    /// Whether the peer has closed or reset the connection, also while received data is unread.
+    pub fn is_closed_by_peer(&self, interface: &Interface, stream: Stream) -> bool {
+        interface.tcp().socket(stream.0).is_none_or(|socket| {
+            use tcp::State::{CloseWait, Closed, Closing, LastAck, TimeWait};
+            matches!(socket.state(), CloseWait | Closed | Closing | LastAck | TimeWait)
+        })
     }
 
     /// Free bytes in the send buffer.
@@ -225,6 +255,46 @@ pub(crate) fn read(
         // No FIN was received: a reset.
         RecvError::InvalidState => Closed::Gone,
     })
+}
+
+/// As [`Listener::read_with`].
+pub(crate) fn read_with(
+    interface: &mut Interface,
+    name: Name,
+    take: impl FnOnce(&[u8]) -> usize,
+) -> Result<usize, Closed> {
+    let socket = interface.tcp().socket(name).ok_or(Closed::Gone)?;
+    if socket.recv_queue() == 0 && socket.may_recv() {
+        return Ok(0);
+    }
+    let socket = interface.connections().socket_mut(name).ok_or(Closed::Gone)?;
+    let taken = socket.recv(|bytes| {
+        let taken = take(bytes);
+        (taken, taken)
+    });
+    taken.map_err(|error| match error {
+        RecvError::Finished => Closed::Finished,
+        RecvError::InvalidState => Closed::Gone,
+    })
+}
+
+/// As [`Listener::write_with`].
+pub(crate) fn write_with(
+    interface: &mut Interface,
+    name: Name,
+    fill: impl FnOnce(&mut [u8]) -> usize,
+) -> Result<usize, Closed> {
+    let socket = interface.tcp().socket(name).ok_or(Closed::Gone)?;
+    if socket.may_send() && room(socket) == 0 {
+        return Ok(0);
+    }
+    let socket = interface.connections().socket_mut(name).ok_or(Closed::Gone)?;
+    let gone = if socket.is_open() { Closed::Finished } else { Closed::Gone };
+    let filled = socket.send(|space| {
+        let filled = fill(space);
+        (filled, filled)
+    });
+    filled.map_err(|_| gone)
 }
 
 pub(crate) fn write(interface: &mut Interface, name: Name, bytes: &[u8]) -> Result<usize, Closed> {

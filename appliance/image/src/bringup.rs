@@ -1,8 +1,6 @@
 //! Bring-up: machine, devices, randomness, configuration from the host.
 
-#[cfg(not(feature = "uhyve"))]
-use crate::platform::Pc;
-use crate::platform::{self, Clock, Devices, power};
+use crate::platform::{self, Clock, Devices, board, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
@@ -11,27 +9,11 @@ use appliance::randomness::{EntropySources, Randomness, SEED};
 use boot::tsc::{Tsc, Verdict};
 use boot::{BootInfo, Protocol};
 use drivers::driver::Class;
-#[cfg(not(feature = "uhyve"))]
-use drivers::fw_cfg;
 use drivers::hal::Instant;
 use drivers::inventory::Inventory;
-use rand_core::RngCore;
+use rand_core::Rng;
 use std::sync::OnceLock;
 
-/// fw_cfg file with the host's configuration document.
-#[cfg(not(feature = "uhyve"))]
-const CONFIG_FILE: &str = "opt/isthmus/config";
-/// fw_cfg file that names the config disk: `serial:…`, `pci:…`.
-#[cfg(not(feature = "uhyve"))]
-const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
-/// QEMU's fw_cfg file with the I/O port of its pvpanic device, 16 bits.
-#[cfg(not(feature = "uhyve"))]
-const PVPANIC_FILE: &str = "etc/pvpanic-port";
-/// Default port of the console.
-#[cfg(not(feature = "uhyve"))]
-const COM1: u16 = 0x3f8;
-/// Replaces a document that could not be read. Like an invalid document it closes all that the document may restrict.
-const NOT_READ: &[u8] = b"(not read)";
 /// Capacity of the log, in messages.
 const LOG_MESSAGES: usize = 2000;
 /// Bytes of RAM for each message of the capacity: the log of a small machine is shorter.
@@ -60,7 +42,6 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         machine,
         mut devices,
         pci,
-        #[cfg(not(feature = "uhyve"))]
         virtio_slots,
         spare,
         protection,
@@ -92,22 +73,10 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         protection.read_only
     );
     let mut inventory = Inventory::default();
-    #[cfg(feature = "uhyve")]
-    let watchdog = scan_uhyve(pci, &mut inventory);
-    #[cfg(not(feature = "uhyve"))]
-    let mut watchdog = None;
-    #[cfg(not(feature = "uhyve"))]
-    if pci.has_host_bridge() {
-        let pci = &*Box::leak(Box::new(pci));
-        pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
-        watchdog = platform::watchdog::find(pci, &mut devices);
-    } else {
-        inventory.scan_virtio_mmio(&virtio_slots, &mut devices);
-    }
-    #[cfg(not(feature = "uhyve"))]
-    let machine = with_console(machine, &mut inventory, &mut devices);
+    let watchdog = board::find_devices(pci, &virtio_slots, &mut inventory, &mut devices);
+    let machine = board::with_console(machine, &mut inventory, &mut devices);
     let (rng, entropy) = randomness(&mut inventory, &mut devices, &machine, machine.clock())?;
-    let (fw_cfg, config_disk) = documents();
+    let (fw_cfg, config_disk) = board::documents();
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
@@ -140,56 +109,6 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     })
 }
 
-/// QEMU's configuration document, and the name of the config disk.
-#[cfg(not(feature = "uhyve"))]
-fn documents() -> (Option<Vec<u8>>, Option<String>) {
-    let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
-        log::error!("fw_cfg: {error}");
-        Some(NOT_READ.into())
-    });
-    let config_disk =
-        fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or_else(|error| {
-            log::error!("fw_cfg: {CONFIG_DISK_FILE}: {error}");
-            // The name is unknown. This value acts as the name of a disk that is missing.
-            Some(NOT_READ.into())
-        });
-    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
-    let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
-    if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
-        platform::last_words::set_pvpanic(u16::from_le_bytes([low, high]));
-    }
-    (fw_cfg, config_disk)
-}
-
-/// uhyve's configuration document.
-#[cfg(feature = "uhyve")]
-fn documents() -> (Option<Vec<u8>>, Option<String>) {
-    use platform::uhyve::{CONFIG_FILE, Ports, with_console_memory};
-    let read = with_console_memory(|uhyve| {
-        uhyve.read_file(&mut Ports, CONFIG_FILE).unwrap_or_else(|error| {
-            log::error!("{CONFIG_FILE}: {error}");
-            Some(NOT_READ.into())
-        })
-    });
-    (read, None)
-}
-
-/// Scans for devices under uhyve, which has at most a network device.
-#[cfg(feature = "uhyve")]
-fn scan_uhyve(
-    pci: platform::ConfigSpace,
-    inventory: &mut Inventory,
-) -> Option<Box<dyn appliance::machine::Watchdog>> {
-    let pci = &*Box::leak(Box::new(pci));
-    pci.roots().for_each(|(segment, roots)| inventory.scan_segment(segment, roots, pci));
-    // If there is no network device, reads from its address return the last value written to any port.
-    inventory.unclaimed.retain(|one| one.id.0 != 0);
-    if !inventory.has(Class::Port) {
-        log::error!("uhyve runs without a network device: start it with --net tap:NAME");
-    }
-    None
-}
-
 /// Sets the panic policy from the command line. It applies until a configuration is read.
 fn set_panic_policy(command_line: &str) {
     let policy = command_line.split_ascii_whitespace();
@@ -213,34 +132,6 @@ fn start_log(clock: Clock, boot: &BootInfo) -> &'static LogRing {
     log
 }
 
-/// Selects the console: the serial port, else virtio-console.
-#[cfg(not(feature = "uhyve"))]
-fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut Devices) -> Pc {
-    match machine.serial_port() {
-        Some(COM1) => return machine,
-        Some(port) => {
-            log::info!("console: the serial port at {port:#x}");
-            return machine;
-        }
-        None => {}
-    }
-    for device in inventory.take(Class::Console) {
-        let location = device.location();
-        match device.open_console(devices) {
-            Ok(console) => {
-                log::info!("console: {location}");
-                machine.set_console(console);
-                return machine;
-            }
-            Err(why) => log::error!("console: {location}: {why}"),
-        }
-    }
-    log::warn!(
-        "console: no serial port and no virtio-console: configure the appliance over the network"
-    );
-    machine
-}
-
 /// A CSPRNG seeded by the CPU, all virtio sources, and the time. Without any source the appliance does not start,
 /// because its keys would be guessable.
 fn randomness(
@@ -248,7 +139,7 @@ fn randomness(
     devices: &mut Devices,
     machine: &dyn Machine,
     clock: Clock,
-) -> Result<(Box<dyn RngCore>, &'static str), Refusal> {
+) -> Result<(Box<dyn Rng>, &'static str), Refusal> {
     let mut random = Randomness::new([0; SEED], ENTROPY);
     let mut time = [0; SEED];
     time[..8].copy_from_slice(&platform::tsc().to_le_bytes());

@@ -1,14 +1,16 @@
 //! [`Appliance`]: the interface through which management reads the appliance and gives it orders.
 
-use crate::config::{Document, Export, Name, Volume};
+use crate::audit::Trail;
+use crate::config::{Config, Document, Export, Lifecycle, Name, Volume};
 use crate::console::{Managed, Progress};
 use crate::log_ring::LogRing;
 use crate::orders::Order;
 use crate::status::{
-    BridgeStatus, DiskStatus, LinxStatus, MachineStatus, PlaneReport, PortStatus, QueueStatus,
-    RapidioStatus, RemoteStatus, RoceStatus, SmcStatus, StorageStatus, TlsStatus, TransportStatus,
-    UdpEngineStatus, UpgradeStatus,
+    BridgeStatus, DiskStatus, LinxStatus, MachineStatus, PathProbes, PlaneReport, PortStatus,
+    QueueStatus, RapidioStatus, RemoteStatus, RoceStatus, SmcStatus, StorageStatus, TlsStatus,
+    TransportStatus, UdpEngineStatus, UpgradeStatus,
 };
+use crate::task::Task;
 
 /// Result of an order: output for the console, or the reason for a refusal.
 pub type Told = Result<Managed, String>;
@@ -20,6 +22,8 @@ pub trait Appliance {
     fn machine(&self) -> MachineStatus<'_>;
     /// The log.
     fn log(&self) -> &LogRing;
+    /// The audit log.
+    fn audit(&self) -> &Trail;
     /// Size of the arena and its free part, in bytes.
     fn arena(&self) -> (usize, usize);
     /// Whether the configuration was changed since it was read or saved.
@@ -28,6 +32,10 @@ pub trait Appliance {
     fn document(&self) -> &Document;
     /// The configuration, for changes. An [`Order`] puts a change in force where that needs no restart.
     fn document_mut(&mut self) -> &mut Document;
+    /// The candidate, the revisions, and a commit that waits for its confirmation.
+    fn lifecycle(&self) -> &Lifecycle;
+    /// The same, for changes.
+    fn lifecycle_mut(&mut self) -> &mut Lifecycle;
     /// Network interfaces, by number.
     fn ports(&self) -> Vec<PortStatus<'_>>;
     /// Queues of ports that several cores share, one entry per port and core.
@@ -46,6 +54,8 @@ pub trait Appliance {
     fn rapidio(&self) -> Vec<RapidioStatus<'_>>;
     /// LINX, if it is configured.
     fn linx(&self) -> Option<LinxStatus<'_>>;
+    /// The NVMe-oF target, if there is a subsystem.
+    fn nvme(&self) -> Option<&nvme::Target>;
     /// Engines over UDP.
     fn udp_engines(&self) -> Vec<UdpEngineStatus<'_>>;
     /// SMC-R and the rules, if any are configured.
@@ -56,8 +66,16 @@ pub trait Appliance {
     fn remote(&self) -> RemoteStatus<'_>;
     /// Exports to serve: those of the configuration, or one per volume without `[[export]]`.
     fn wanted_exports(&self) -> Vec<Export>;
+    /// Exports to serve under another configuration.
+    fn exports_under(&self, config: &Config) -> Vec<Export>;
     /// Volumes on disks with one of these names that the configuration lacks.
     fn undeclared(&self, named: &[Name]) -> Vec<Volume>;
+    /// The DNS client.
+    fn resolver(&self) -> &net::dns::Resolver;
+    /// The time client.
+    fn time_client(&self) -> &net::sntp::Client;
+    /// Probes of paths to peers.
+    fn path_probes(&self) -> PathProbes<'_>;
     /// TLS of the HTTP servers, if enabled.
     fn tls(&self) -> Option<TlsStatus<'_>>;
     /// The slots that releases boot from.
@@ -67,6 +85,8 @@ pub trait Appliance {
 
     /// Executes or starts an order.
     fn carry_out(&mut self, order: Order<'_>) -> Told;
+    /// The command that runs.
+    fn task(&mut self) -> &mut Task;
     /// Progress of a started order.
     fn progress(&mut self) -> Option<Progress>;
     /// Counts and records a request that an HTTP server refused.

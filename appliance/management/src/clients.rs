@@ -66,6 +66,25 @@ pub(crate) fn histogram(histogram: &Histogram) -> Value {
     }))
 }
 
+/// `stats/rdma_lat`: reads and writes by classes of milliseconds, the longest of each, and finer histograms.
+pub(crate) fn latencies(read: &Histogram, write: &Histogram) -> Value {
+    let (reads, writes) = (read.millisecond_classes(), write.millisecond_classes());
+    let class = |n: usize| {
+        // The last class has no bound.
+        let bound = (n + 1 < reads.len()).then(|| 1u32 << n);
+        let (read, write) = (reads[n].into(), writes[n].into());
+        Value::object([("below_ms", bound.into()), ("read", read), ("write", write)])
+    };
+    let longest = |one: &Histogram| Value::from(one.max().as_secs_f64() * 1e3);
+    let maximum = Value::object([("read", longest(read)), ("write", longest(write))]);
+    Value::object([
+        ("classes", Value::list((0..reads.len()).map(class))),
+        ("maximum_ms", maximum),
+        ("read", histogram(read)),
+        ("write", histogram(write)),
+    ])
+}
+
 /// A row for each session.
 pub(crate) fn sessions(server: &Server) -> impl Iterator<Item = Value> + '_ {
     server.transport().sessions().map(|session| {

@@ -1,5 +1,19 @@
 //! Management: reports (`show`, `/status`, `/api`, `/metrics`) and commands (console, writes over HTTP).
 //!
+//! ```text
+//!    console ──► Operator ──┐                        ┌──► status (plain structures, built on request)
+//!                           ├── Appliance (trait) ───┤
+//!    HTTP ─────► Web ───────┘                        └──► orders (one change, executed by its owner)
+//! ```
+//!
+//! Invariants:
+//!
+//! * A report costs the data path nothing while no operator asks for it.
+//! * A command is parsed and checked here; its owner executes it.
+//!
+//! Tests: unit tests beside the parts, `appliance/src/gateway` tests, the suites `net`, `console`, `volumes`,
+//! `storage`.
+//!
 //! This crate is below the gateway, so it cannot name the gateway's state, a plane or a loop. Its one trait is
 //! [`Appliance`]:
 //!
@@ -8,7 +22,9 @@
 //! * An [order](orders) is a change. This crate parses the command and checks it against statuses. The owner of the
 //!   object executes the order.
 //!
-//! Only the console ([`Operator`]) and the HTTP servers ([`Web`]) use statuses and orders.
+//! Only the console ([`Operator`]) and the HTTP servers ([`Web`]) use statuses and orders. Both pass the caller, with
+//! its name, address and role, to every command ([`caller`]). `configure.rs` puts candidates and revisions in force,
+//! `cuts.rs` lists whom a change cuts off, `api` has the routes of `/api/v1`.
 //!
 //! # Reports in pieces
 //!
@@ -19,32 +35,46 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod appliance;
 pub mod clients;
+pub mod configure;
+mod cuts;
+mod dns;
+mod doctor;
+pub mod leaving;
 mod linx;
+mod log_stream;
+mod login;
 pub mod loops;
 mod manage;
 pub mod metrics;
+mod nbd_client;
 pub mod ntb;
 mod objects;
 pub mod orders;
+mod page;
 mod pieces;
+mod producers;
 pub mod rapidio;
+mod rdma_devices;
 pub mod remote;
 mod show;
 mod smc;
 pub mod status;
 pub mod storage_rows;
 mod system;
+pub mod task;
 mod unclaimed_devices;
 mod upgrade;
+mod upgrade_status;
 pub mod usnic;
 mod wall_clock;
 mod web;
 mod words;
 
 pub use appliance::{Appliance, Told};
-pub use operator::{config, console, crash, log_ring, refused, report};
+pub use operator::{audit, caller, config, console, crash, log_ring, refused, report};
 pub use show::{mac, not_ready};
 pub use system::Operator;
 pub use unclaimed_devices::UnclaimedDevice;

@@ -2,9 +2,11 @@
 //! first. The owner of the object executes the order and returns a result or the reason for a refusal.
 
 use crate::config::{Attempts, Config, DeviceName, Mirror, MpPolicy, PathPair, Remote, Volume};
+use crate::console::UsnicVerb;
 use core::net::IpAddr;
 use core::time::Duration;
 use net::capture::Filter;
+use net::dns::Name;
 use perf_responders::rping;
 
 /// How the appliance stops.
@@ -118,14 +120,24 @@ pub enum MirrorOrder {
 
 /// An order to the appliance.
 pub enum Order<'a> {
-    /// Applies a change of the configuration at this path, where that needs no reboot.
+    /// Applies a change of the configuration at this path, or of all keys if it is empty, where that needs no reboot.
     PutInForce(&'a str),
+    /// Checks whether a configuration can start on this machine.
+    Check(&'a Config),
+    /// Writes a document that the next boot tries, with the seconds for its confirmation, and reboots.
+    ArmTrial(&'a str, u64),
     /// Makes the served exports those of the configuration.
     ApplyExports,
+    /// Sets the state of an ANA group of all subsystems.
+    AnaState(u32, nvme::AnaState),
     /// Writes the configuration to the config disk.
     Save,
     /// Sends ICMP echo requests, one a second: the address, the count, and the bytes of data in each.
     Ping(IpAddr, u16, u16),
+    /// Probes the paths to these hosts, unless that runs or was done seconds ago.
+    ProbePaths(&'a [IpAddr]),
+    /// Resolves a name.
+    Resolve(&'a Name),
     /// Runs rping, an echo over RDMA, with an address.
     Rping(IpAddr, rping::Options),
     /// Cancels the running task, if it can be cancelled.
@@ -181,13 +193,6 @@ pub enum Order<'a> {
     ConfirmUpgrade,
     /// Writes a release to the other slot and boots it.
     Upgrade(&'a [&'a str]),
-    /// Order for the engine over UDP of this name.
-    UdpEngine {
-        /// Name of the engine.
-        name: &'a str,
-        /// The command.
-        order: &'a str,
-        /// Arguments of the command.
-        words: &'a [&'a str],
-    },
+    /// A command on a usNIC peer, with its arguments.
+    Usnic(UsnicVerb, &'a [&'a str]),
 }

@@ -1,18 +1,20 @@
 //! The reports of `show` and `/status`.
 
 use crate::appliance::Appliance;
+use crate::audit::Line;
 use crate::config::Http;
 use crate::console::{SmcTopic, Topic, log_row};
 use crate::loops::{LoopCounters, Stage};
 use crate::pieces::{Node, Rows};
 use crate::report::Value;
 use crate::status::{DiskStatus, MachineStatus, PoolStatus, PortStatus, TlsStatus};
-use crate::{linx, manage, ntb, rapidio, smc, upgrade, usnic};
+use crate::{dns, linx, manage, ntb, rapidio, smc, upgrade, usnic};
 use core::net::IpAddr;
 use core::time::Duration;
-use drivers::hal::{Features, Health, QueueCount};
+use drivers::hal::{DeviceLife, DeviceState, Features, Health, QueueCount};
 use net::MtuOrigin;
 use net::syslog::Timestamp;
+use std::collections::BTreeSet;
 use verbs::OnDemandStatus;
 
 /// The report on one topic.
@@ -32,6 +34,7 @@ pub(crate) fn topic(appliance: &dyn Appliance, topic: Topic) -> Value {
         Topic::Tls => tls(&appliance.document().config().http, appliance.tls()),
         Topic::Upgrade => upgrade::report(&appliance.upgrade()),
         Topic::Version => version(appliance),
+        Topic::Dns => dns::report(appliance),
         Topic::Time => time(appliance),
         Topic::Crash => appliance.machine().crashes.report(),
         Topic::Refused => appliance.machine().refused.report(),
@@ -55,6 +58,7 @@ pub(crate) fn rows(topic: Topic) -> Option<Rows> {
 pub(crate) static STATUS: Node = Node::Branch(&[
     ("version", Node::Whole(version)),
     ("time", Node::Whole(time)),
+    ("dns", Node::Whole(dns::report)),
     ("interfaces", Node::Rows(interfaces)),
     ("disks", Node::Rows(disks)),
     ("volumes", Node::Rows(manage::volumes::rows)),
@@ -119,7 +123,12 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
     let (config, ports) = (appliance.document().config(), appliance.ports());
     let lacks = |port: &PortStatus<'_>| {
         let local = |cidr: &String| cidr.starts_with("fe80:");
+        let life = port.report.life;
         match port.link {
+            false if life.state != DeviceState::Ready => Some(match life.reason {
+                "" => "its driver sets it up",
+                reason => reason,
+            }),
             false => Some("no link"),
             true => port.addresses.list.iter().all(local).then_some("no address"),
         }
@@ -139,11 +148,20 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
         None if config.rnbd.enabled => reasons.push("rnbd: the storage server does not run".into()),
         None => {}
         Some(server) => {
-            let served = |name: &str| server.exports().iter().any(|e| e.name.as_str() == name);
+            let exports = server.exports();
+            let served: BTreeSet<&str> =
+                exports.iter().map(|export| export.name.as_str()).collect();
             let wanted = appliance.wanted_exports();
-            let lacking = wanted.iter().filter(|export| !served(export.name.as_str()));
+            let lacking = wanted.iter().filter(|export| !served.contains(export.name.as_str()));
             reasons.extend(lacking.map(|export| {
                 format!("export {}: there is no volume {}", export.name, export.volume)
+            }));
+            // Looking for the disk of each export costs much where there are many.
+            let gone = |disk: &DiskStatus<'_>| disk.health.is_some_and(|health| health.gone);
+            let failed = appliance.disks().iter().any(gone);
+            reasons.extend(wanted.iter().filter(|_| failed).filter_map(|export| {
+                let disk = manage::volumes::failed_disk_of(appliance, export.volume.as_str())?;
+                Some(format!("export {}: {disk} has failed; see `show log`", export.name))
             }));
         }
     }
@@ -152,11 +170,17 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
 
 /// All devices: ports, disks, and unused devices with the reason.
 pub(crate) fn devices(appliance: &dyn Appliance) -> Value {
-    let row = |location: &str, is: &str, note: &str| {
+    let now = appliance.machine().now;
+    let row = |location: &str, is: &str, life: Option<DeviceLife>, note: &str| {
+        let reason = life.map_or("", |life| life.reason);
+        let notes = [note, reason].into_iter().filter(|text| !text.is_empty());
+        let next = life.and_then(|life| life.next_try);
         Value::object([
             ("location", location.to_string().into()),
             ("device", is.to_string().into()),
-            ("note", note.to_string().into()),
+            ("state", life.map(|life| Value::display(life.state)).into()),
+            ("next_try_seconds", next.map(|next| next.since(now).as_secs()).into()),
+            ("note", notes.collect::<Vec<_>>().join("; ").into()),
         ])
     };
     let (ports, disks) = (appliance.ports(), appliance.disks());
@@ -164,7 +188,7 @@ pub(crate) fn devices(appliance: &dyn Appliance) -> Value {
         let link = if port.link { "link up" } else { "no link" };
         let note =
             if port.driver.is_empty() { String::new() } else { format!("{}, {link}", port.driver) };
-        row(port.location, port.name, &note)
+        row(port.location, port.name, Some(port.report.life), &note)
     });
     let disks = disks.iter().map(|disk| {
         let mut note = disk.role.to_string();
@@ -173,13 +197,10 @@ pub(crate) fn devices(appliance: &dyn Appliance) -> Value {
                 note = format!("{note}, {text}");
             }
         }
-        if disk.health.is_some_and(|health| health.gone) {
-            note.push_str("; failed, see `show log`");
-        }
-        row(disk.location, disk.name, &note)
+        row(disk.location, disk.name, Some(disk.life), &note)
     });
     let unclaimed = appliance.machine().unclaimed;
-    let unclaimed = unclaimed.iter().map(|one| row(&one.device, "not used", &one.note()));
+    let unclaimed = unclaimed.iter().map(|one| row(&one.device, "not used", None, &one.note()));
     Value::list(ports.chain(disks).chain(unclaimed))
 }
 
@@ -205,12 +226,34 @@ pub(crate) fn time(appliance: &dyn Appliance) -> Value {
         .then(|| Value::display(format!("{:.0}", Timestamp(Duration::from_secs(facts.committed)))));
     let trust = match clock.is_plausible {
         true => "yes",
-        false => "no: it is before this build, or after 2099; set the machine's clock and reboot",
+        false => {
+            "no: it is before this build, or after 2099; set system.ntp, or the machine's clock and reboot"
+        }
     };
+    let client = appliance.time_client();
+    let estimate = client.estimate();
+    let source = match estimate {
+        Some(estimate) => format!("time server {}", estimate.server),
+        None => "real-time clock of the machine, read at boot".into(),
+    };
+    let servers = client.servers(clock.epoch, now).map(|server| {
+        Value::object([
+            ("address", Value::display(server.address)),
+            ("state", Value::display(server.state)),
+            ("stratum", server.stratum.into()),
+            ("offset_seconds", server.offset.map(|nanos| nanos as f64 / 1e9).into()),
+            ("round_trip_seconds", server.round_trip.map(|time| time.as_secs_f64()).into()),
+            ("sent", server.sent.into()),
+            ("answers", server.answers.into()),
+            ("next_in_seconds", server.next.into()),
+        ])
+    });
     Value::object([
         ("utc", Value::display(format!("{:.0}", clock.at(now)))),
-        ("source", "real-time clock of the machine, read at boot".into()),
+        ("source", source.into()),
+        ("error_seconds", estimate.map(|estimate| estimate.error.as_secs_f64()).into()),
         ("plausible", trust.into()),
+        ("servers", Value::list(servers)),
         ("build_of", built.unwrap_or(Value::None)),
         ("uptime_seconds", uptime.into()),
     ])
@@ -220,6 +263,14 @@ pub(crate) fn time(appliance: &dyn Appliance) -> Value {
 pub(crate) fn log(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
     appliance.log().page(from, count).iter().map(log_row).collect()
 }
+
+/// Lines of the audit log: at most `count` from index `from`.
+fn audit(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
+    appliance.audit().page(from, count).iter().map(Line::row).collect()
+}
+
+/// The audit log.
+pub(crate) static AUDIT: Node = Node::Rows(audit);
 
 /// The report of `show tls`.
 fn tls(http: &Http, tls: Option<TlsStatus<'_>>) -> Value {

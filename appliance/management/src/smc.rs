@@ -4,11 +4,12 @@
 use crate::appliance::Appliance;
 use crate::console::SmcTopic;
 use crate::pieces::Node;
+use crate::rdma_devices::RdmaDevices;
 use crate::report::Value;
 use crate::status::{PortStatus, SmcStatus};
 use messaging::names::Listen;
 use smcr::connector::Connected;
-use smcr::engine::{Device, GroupStatus, Role, SocketStatus};
+use smcr::engine::{Device, GroupStatus, LinkStatus, Role, SIZE_CLASSES, SocketStatus, Traffic};
 
 /// The report on one topic; empty where SMC-R is not in use.
 pub(crate) fn topic(appliance: &dyn Appliance, topic: SmcTopic) -> Value {
@@ -24,7 +25,9 @@ pub(crate) fn topic(appliance: &dyn Appliance, topic: SmcTopic) -> Value {
     };
     match topic {
         SmcTopic::Sockets => Value::List(sockets(smc, appliance, 0, usize::MAX)),
-        SmcTopic::Linkgroups => Value::list(smc.engine.groups().map(|group| one_group(&group))),
+        SmcTopic::Linkgroups => {
+            Value::list(smc.engine.groups().map(|group| one_group(smc, &group)))
+        }
         SmcTopic::Links => links(smc, appliance),
         SmcTopic::Devices => devices(smc, appliance),
         SmcTopic::Stats => stats(smc),
@@ -76,7 +79,9 @@ fn one_socket(connected: &Connected, intf: Option<String>, status: Option<&Socke
         ("mode", if status.is_some() { "SMCR" } else { "TCP" }.into()),
         ("role", status.map(|status| role(status.role)).into()),
         ("lg_id", status.and_then(|status| status.group).map(number).into()),
+        ("link_id", status.and_then(|status| status.link).into()),
         ("token", status.map(|status| format!("{:08x}", status.id.token())).into()),
+        ("sndbuf", bytes(status.map(|status| status.send_buffer.into()))),
         ("rcvbuf", bytes(status.map(|status| status.buffers.0.into()))),
         ("peerbuf", bytes(status.map(|status| status.buffers.1.into()))),
         ("rx_bytes", bytes(status.map(|status| status.bytes.0))),
@@ -102,20 +107,36 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-/// Type of a link group by its number of links.
-fn kind(links: usize) -> &'static str {
-    match links {
-        0 => "NONE",
-        1 => "SINGLE",
+/// Type of a link group, by its active links as Linux has it: two links are asymmetric if they share our port
+/// (`ASYML`) or the peer's (`ASYMP`).
+fn kind(links: &[LinkStatus]) -> &'static str {
+    let mut active = links.iter().filter(|link| link.active);
+    match (active.next(), active.next()) {
+        (None, _) => "NONE",
+        (Some(_), None) => "SINGLE",
+        (Some(one), Some(other)) if one.device == other.device => "ASYML",
+        (Some(one), Some(other)) if one.gids.1 == other.gids.1 => "ASYMP",
         _ => "SYM",
     }
 }
 
-fn one_group(group: &GroupStatus) -> Value {
+/// The links of a group.
+fn links_of(smc: &SmcStatus<'_>, group: u32) -> Vec<LinkStatus> {
+    smc.engine.links().filter(|link| link.group == group).collect()
+}
+
+fn one_group(smc: &SmcStatus<'_>, group: &GroupStatus) -> Value {
+    let links = links_of(smc, group.id);
+    let of_link = |link: &LinkStatus| {
+        let mut devices = smc.engine.devices().iter();
+        devices.find(|device| device.ip == link.device)?.pnet
+    };
+    let pnet = links.first().and_then(of_link);
     Value::object([
         ("lg_id", number(group.id).into()),
         ("lg_role", role(group.role).into()),
-        ("lg_type", kind(group.links).into()),
+        ("lg_type", kind(&links).into()),
+        ("pnet_id", pnet.map(Value::display).into()),
         ("conns", group.connections.into()),
         ("peer", Value::display(group.peer)),
         ("peer_id", Value::display(group.peer_id)),
@@ -130,15 +151,16 @@ fn one_group(group: &GroupStatus) -> Value {
 
 fn links(smc: &SmcStatus<'_>, appliance: &dyn Appliance) -> Value {
     let ports = appliance.ports();
+    let names = RdmaDevices::new(&ports, &appliance.bridges());
     Value::list(smc.engine.links().map(|link| {
         let device = smc.engine.devices().iter().find(|device| device.ip == link.device);
         let (rx, tx) = link.qpns;
         Value::object([
             ("lg_id", number(link.group).into()),
             ("lg_role", role(link.role).into()),
-            ("lg_type", kind(link.of).into()),
+            ("lg_type", kind(&links_of(smc, link.group)).into()),
             ("net_dev", device.and_then(|device| net_dev(device, &ports)).into()),
-            ("ib_dev", device.map(ib_dev).into()),
+            ("ib_dev", device.map_or(Value::None, |device| names.hca_name(device.address))),
             ("link_state", if link.active { "LINK_ACTIVE" } else { "LINK_ACTIVATING" }.into()),
             ("conns", link.connections.into()),
             ("link_id", link.number.into()),
@@ -156,23 +178,32 @@ fn net_dev(device: &Device, ports: &[PortStatus<'_>]) -> Option<String> {
     ports.iter().find(|port| port.mac == device.mac).map(|port| port.name.to_string())
 }
 
-/// Name of the RDMA device behind an SMC-R device.
-fn ib_dev(device: &Device) -> &'static str {
-    if device.is_port() { "roce0" } else { "ntrdma0" }
-}
-
 fn devices(smc: &SmcStatus<'_>, appliance: &dyn Appliance) -> Value {
     let ports = appliance.ports();
+    let names = RdmaDevices::new(&ports, &appliance.bridges());
     Value::list(smc.engine.devices().iter().map(|device| {
         let port = ports.iter().find(|port| port.mac == device.mac);
         let links = smc.engine.links().filter(|link| link.device == device.ip).count();
         let up = port.is_some_and(|port| port.link);
+        // As Linux has it: a link group would be lost with the device.
+        let mut used = smc.engine.links().filter(|link| link.device == device.ip);
+        let is_critical = used.any(|link| {
+            let links = links_of(smc, link.group);
+            !links.iter().any(|other| other.active && other.device != device.ip)
+        });
+        let name = names.name(device.address).unwrap_or_default();
+        let kind = match name.trim_end_matches(|digit: char| digit.is_ascii_digit()) {
+            "ntrdma" => "NTRDMA",
+            "connectx" => "RoCEv2 by ConnectX",
+            _ => "RoCEv2 in software",
+        };
         Value::object([
             ("net_dev", net_dev(device, &ports).into()),
-            ("ib_dev", ib_dev(device).into()),
-            ("ib_p", 1u8.into()),
+            ("ib_dev", names.hca_name(device.address)),
+            ("ib_p", RdmaDevices::PORT.into()),
             ("ib_state", if up { "ACTIVE" } else { "DOWN" }.into()),
-            ("type", if device.is_port() { "RoCEv2 in software" } else { "NTRDMA" }.into()),
+            ("type", kind.into()),
+            ("crit", if is_critical { "YES" } else { "NO" }.into()),
             ("links", links.into()),
             ("gid", format!("::ffff:{}", device.ip).into()),
             ("path_mtu", device.path_mtu.bytes().into()),
@@ -210,6 +241,8 @@ fn stats(smc: &SmcStatus<'_>) -> Value {
         ("served_over_tcp", over_tcp.into()),
         ("rx_bytes", Value::Bytes(c.bytes_received)),
         ("tx_bytes", Value::Bytes(c.bytes_sent)),
+        ("rx", traffic(&c.rx, false)),
+        ("tx", traffic(&c.tx, true)),
         ("cdc_received", c.cdc_received.into()),
         ("cdc_sent", c.cdc_sent.into()),
         ("cdc_strays", c.cdc_strays.into()),
@@ -222,6 +255,25 @@ fn stats(smc: &SmcStatus<'_>) -> Value {
         ("violations", c.violations.into()),
         ("links_failed", c.links_failed.into()),
         ("failovers", c.failovers.into()),
+        ("returned", c.returned.into()),
+    ])
+}
+
+/// Counts of one direction: requests of users and buffers of connections, in all and by size.
+fn traffic(counts: &Traffic, is_tx: bool) -> Value {
+    const CLASSES: [&str; SIZE_CLASSES] =
+        ["8KB", "16KB", "32KB", "64KB", "128KB", "256KB", "512KB", ">512KB"];
+    let by_size = |counts: &[u64; SIZE_CLASSES]| {
+        let mut place = 0..SIZE_CLASSES;
+        Value::object(CLASSES.map(|class| (class, place.next().map(|n| counts[n]).into())))
+    };
+    Value::object([
+        ("total_requests", counts.requests.into()),
+        ("buffer_full", counts.full.into()),
+        ("buffer_full_remote", is_tx.then_some(counts.full_at_peer).into()),
+        ("buffer_reuses", is_tx.then_some(counts.reused).into()),
+        ("bufs", by_size(&counts.buffers)),
+        ("reqs", by_size(&counts.by_size)),
     ])
 }
 
@@ -283,5 +335,50 @@ fn listen(listen: &Listen) -> Value {
     match listen {
         Listen::Port(port) => (*port).into(),
         Listen::Message(name) => Value::display(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    fn link(port: u8, peer: u16) -> LinkStatus {
+        LinkStatus {
+            group: 1,
+            role: Role::Server,
+            of: 2,
+            number: 1,
+            device: Ipv4Addr::new(10, 0, port, 1),
+            gids: (Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, peer)),
+            qpns: (1, 2),
+            path_mtu: 1024,
+            active: true,
+            connections: 0,
+        }
+    }
+
+    #[test]
+    fn type_of_a_link_group_is_that_of_smcr() {
+        assert_eq!(kind(&[]), "NONE");
+        assert_eq!(kind(&[link(0, 0)]), "SINGLE");
+        assert_eq!(kind(&[link(0, 0), link(1, 1)]), "SYM");
+        assert_eq!(kind(&[link(0, 0), link(0, 1)]), "ASYML");
+        assert_eq!(kind(&[link(0, 0), link(1, 0)]), "ASYMP");
+        let lost = LinkStatus { active: false, ..link(1, 1) };
+        assert_eq!(kind(&[link(0, 0), lost]), "SINGLE");
+    }
+
+    #[test]
+    fn traffic_has_the_classes_of_smcr_stats() {
+        let mut counts = Traffic { requests: 3, full: 1, full_at_peer: 2, ..Traffic::default() };
+        (counts.by_size[0], counts.buffers[7], counts.reused) = (3, 1, 1);
+        let tx = traffic(&counts, true).to_json();
+        assert!(
+            tx.starts_with("{\"total_requests\":3,\"buffer_full\":1,\"buffer_full_remote\":2,"),
+            "{tx}"
+        );
+        assert!(tx.contains("\">512KB\":1}") && tx.contains("\"reqs\":{\"8KB\":3,"), "{tx}");
+        assert!(traffic(&counts, false).to_json().contains("\"buffer_full_remote\":null"));
     }
 }

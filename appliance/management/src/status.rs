@@ -3,13 +3,15 @@
 use crate::config;
 use crate::crash::History;
 use crate::loops::LoopCounters;
+pub use crate::nbd_client::NbdStatus;
 use crate::refused::Refused;
 use crate::storage_rows::StorageRows;
 use crate::unclaimed_devices::UnclaimedDevice;
+pub use crate::upgrade_status::{SlotStatus, SlotsStatus, UpgradeStatus};
 pub use crate::wall_clock::WallClock;
 use core::net::IpAddr;
 use drivers::dma;
-use drivers::hal::{Geometry, Health, Instant, PortCounters, QueueCount};
+use drivers::hal::{DeviceLife, Geometry, Health, Instant, PortCounters, QueueCount};
 use messaging::Users;
 use net::tls::Tls;
 use perf_responders::ntb_perf::Measured;
@@ -88,6 +90,8 @@ pub struct Addresses {
 pub struct PortReport {
     /// Counters of the device.
     pub counters: PortCounters,
+    /// State of the device.
+    pub life: DeviceLife,
     /// Datagrams echoed.
     pub echoes: u64,
     /// Report on the port's card, if it does RoCE in hardware.
@@ -181,6 +185,8 @@ pub struct DiskStatus<'a> {
     pub queues: Vec<QueueCount>,
     /// Health, if reported.
     pub health: Option<Health>,
+    /// State of the device.
+    pub life: DeviceLife,
 }
 
 /// The software RoCE provider.
@@ -347,6 +353,8 @@ pub struct LinxStatus<'a> {
     pub dropped: (u64, u64),
     /// Signals echoed.
     pub echoed: u64,
+    /// RapidIO messages in LINX's mailboxes that belong to no connection.
+    pub strays: linx::riocm::StrayCounters,
 }
 
 /// Datagrams dropped below an engine over UDP, by reason.
@@ -491,6 +499,11 @@ impl RemoteSession<'_> {
         self.client.transport().name().as_str()
     }
 
+    /// Additional connections of each path (`nr_poll_queues`).
+    pub fn poll_queues(&self) -> u16 {
+        self.client.transport().config().connections.saturating_sub(1)
+    }
+
     /// The device behind a volume.
     pub fn device(&self, volume: &str) -> Option<DeviceStatus> {
         let (_, id) = self.devices.iter().find(|(name, _)| name == volume)?;
@@ -520,7 +533,7 @@ impl MirrorStatus<'_> {
     }
 }
 
-/// Sessions with remote servers, and mirrors.
+/// Sessions with remote servers, remotes over NBD, and mirrors.
 #[derive(Default)]
 pub struct RemoteStatus<'a> {
     /// A remote volume or mirror exists, or existed since boot.
@@ -529,6 +542,26 @@ pub struct RemoteStatus<'a> {
     pub sessions: Vec<RemoteSession<'a>>,
     /// Mirrors.
     pub mirrors: Vec<MirrorStatus<'a>>,
+    /// Remotes over NBD.
+    pub nbd: Vec<NbdStatus<'a>>,
+}
+
+impl RemoteStatus<'_> {
+    /// The remote over NBD behind a volume.
+    pub fn nbd(&self, volume: &str) -> Option<&NbdStatus<'_>> {
+        self.nbd.iter().find(|one| one.name == volume)
+    }
+}
+
+/// Probes of paths to peers, which run when an operator asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathProbes<'a> {
+    /// Probes run, or wait for their start.
+    pub is_running: bool,
+    /// Results since the last start.
+    pub results: &'a [net::path_probe::Outcome],
+    /// When the last probe ended.
+    pub finished: Option<Instant>,
 }
 
 /// TLS of the HTTP servers.
@@ -537,41 +570,4 @@ pub struct TlsStatus<'a> {
     pub tls: &'a Tls,
     /// Origin of the certificate, in words.
     pub origin: &'a str,
-}
-
-/// A slot that releases boot from.
-#[derive(Clone, Copy, Debug)]
-pub struct SlotStatus<'a> {
-    /// Letter of the slot.
-    pub name: &'static str,
-    /// Version of the slot's release; empty without one.
-    pub version: &'a str,
-    /// Size of the release in bytes.
-    pub bytes: u64,
-    /// Time when the release was made, in seconds since 1970.
-    pub made: u64,
-    /// The release is running.
-    pub runs: bool,
-    /// Whether the slot boots next, in words.
-    pub boots: &'static str,
-}
-
-/// The slots of the disk that the appliance was booted from.
-pub struct SlotsStatus<'a> {
-    /// Letter of the running slot.
-    pub runs: &'static str,
-    /// The running release is on trial.
-    pub trial: bool,
-    /// Letter of the slot whose trial failed before this boot.
-    pub failed: Option<&'static str>,
-    /// Both slots.
-    pub slots: [SlotStatus<'a>; 2],
-}
-
-/// Slots and watchdog for `upgrade`.
-pub struct UpgradeStatus<'a> {
-    /// Driver of the watchdog, and its timeout in seconds.
-    pub watchdog: (Option<&'static str>, u16),
-    /// The slots. None if the boot disk has none.
-    pub slots: Option<SlotsStatus<'a>>,
 }

@@ -15,6 +15,8 @@ pub struct UnclaimedDevice {
     pub why: String,
     /// The device is a bridge. `show ntb` lists it, too.
     pub is_bridge: bool,
+    /// An operator may miss it: a disk or a network interface, or a device that failed.
+    pub is_missed: bool,
 }
 
 impl UnclaimedDevice {
@@ -29,6 +31,7 @@ impl UnclaimedDevice {
             class: device.what(),
             why,
             is_bridge: false,
+            is_missed: device.error.is_some() || device.is_missed(),
         };
         if device.error.is_some() {
             log::error!("{unclaimed}");
@@ -48,7 +51,8 @@ impl UnclaimedDevice {
 
     /// A device that its driver failed to set up. The driver has logged the reason.
     pub fn failed(device: String, why: String) -> Self {
-        UnclaimedDevice { device, id: String::new(), class: "", why, is_bridge: false }
+        let (is_bridge, is_missed) = (false, true);
+        UnclaimedDevice { device, id: String::new(), class: "", why, is_bridge, is_missed }
     }
 
     /// A bridge that stays closed. The reason is already logged.

@@ -1,10 +1,11 @@
-//! The wall clock: the real-time clock read at boot, advanced by the monotonic clock.
+//! The wall clock: the real-time clock read at boot, or the time of time servers, advanced by the monotonic clock.
 
+use core::ops::Range;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::syslog::Timestamp;
 
-/// The wall clock: the machine's real-time clock at boot plus the time since.
+/// The wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallClock {
     /// Wall-clock time at `Instant::ZERO`, in nanoseconds since 1970.
@@ -22,8 +23,13 @@ impl WallClock {
     /// A clock that shows `seconds` since 1970 at `now`, for a build whose commit was made at `commit_time`.
     pub fn new(seconds: u64, now: Instant, commit_time: u64) -> WallClock {
         let epoch = seconds.saturating_mul(1_000_000_000).saturating_sub(now.as_nanos());
-        let is_plausible = (Self::EARLIEST.max(commit_time)..Self::LATEST).contains(&seconds);
+        let is_plausible = Self::possible(commit_time).contains(&seconds);
         WallClock { epoch, is_plausible }
+    }
+
+    /// The plausible times, in seconds since 1970, for a build whose commit was made at `commit_time`.
+    pub fn possible(commit_time: u64) -> Range<u64> {
+        Self::EARLIEST.max(commit_time)..Self::LATEST
     }
 
     /// Wall-clock time at an instant, since 1970.

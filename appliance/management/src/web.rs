@@ -2,13 +2,22 @@
 //! access. Each write and each refused write is logged with the client's address. Long pages are generated while they
 //! are sent, one piece a round.
 
-use crate::appliance::Appliance;
-use crate::log_ring::audit;
+use crate::api::{self, Answer, Call};
+use crate::appliance::{Appliance, Told};
+use crate::caller::Caller;
+use crate::config::{Role, User};
+use crate::console::{Ended, Made, Managed, Run, System as _};
+use crate::log_ring::{audit, audit_refused};
+use crate::log_stream::{self, EVENTS, LogStream, Next};
+use crate::orders::Order;
 use crate::pieces::{Node, ReportStream};
-use crate::{metrics, objects, show};
+use crate::producers::Producer;
+use crate::report::Value;
+use crate::system::Operator;
+use crate::{metrics, objects, page, show};
 use core::net::IpAddr;
 use net::capture::{LinkType, Reader};
-use net::http::access::{Act, Guesses, Judge};
+use net::http::access::{Act, Credentials, Guesses, Judge, Known};
 use net::http::{Handler, Method, Read, Request, Response, Status};
 use net::refusal::Refusal;
 
@@ -26,6 +35,13 @@ enum Source {
     Capture(Reader),
     Metrics(metrics::Progress),
     Report(ReportStream),
+    /// Pieces of JSON, and the index of the next one.
+    Pieces(fn(usize) -> Option<String>, usize),
+    /// A page that may have nothing to send for a while.
+    Produced(Box<dyn Producer>),
+    Log(Box<LogStream>),
+    /// A command, whose output is the text of a JSON string.
+    Command(Box<Run>, Caller),
 }
 
 /// A page that is generated while it is sent.
@@ -35,6 +51,15 @@ struct Download {
     piece: Vec<u8>,
     at: usize,
     more: bool,
+    /// There is nothing to send at present.
+    pending: bool,
+}
+
+impl Download {
+    /// Whether the page is the output of a task that runs.
+    fn follows_task(&self) -> bool {
+        self.more && matches!(&self.source, Source::Command(run, _) if run.is_task())
+    }
 }
 
 /// Pages in transmission.
@@ -64,7 +89,39 @@ pub struct Web<'a> {
 }
 
 impl Web<'_> {
-    fn object(&mut self, path: &str, request: &Request<'_>) -> Response {
+    /// Answers a request to `/api/v1`.
+    fn versioned(&mut self, request: &Request<'_>, caller: &Caller) -> Response {
+        let (route, parameters) = match api::find(request.method, request.path) {
+            Ok(found) => found,
+            Err(response) => return *response,
+        };
+        let appliance = &mut *self.appliance;
+        let mut call = Call { appliance, caller, request, parameters };
+        match api::run(route, &mut call) {
+            Answer::Whole(response) => response,
+            Answer::Produced(kind, producer) => self.produce(kind, producer),
+            Answer::Report(node) => self.report(node),
+            Answer::Log(log) => self.log(log),
+            Answer::Pieces(make) => self.stream(Response::JSON, Source::Pieces(make, 0)),
+            Answer::Command(run) => self.command(*run, caller),
+        }
+    }
+
+    /// The owner of a token or certificate: a user, or the one of `http.token_sha256`. Without either a reader.
+    fn caller(&self, known: Option<Known>, request: &Request<'_>) -> Caller {
+        let from = Some(request.from);
+        let Some(Known { index, by_certificate }) = known else {
+            return Caller { from, role: Role::Read, ..Caller::console() };
+        };
+        match self.appliance.document().config().user.get(index) {
+            Some(user) => {
+                Caller { name: user.name.to_string(), from, role: user.role, by_certificate }
+            }
+            None => Caller { from, ..Caller::console() },
+        }
+    }
+
+    fn object(&mut self, path: &str, request: &Request<'_>, caller: &Caller) -> Response {
         let result = match request.method {
             Method::Get => match objects::find(path) {
                 // Long objects are streamed in pieces.
@@ -74,7 +131,12 @@ impl Web<'_> {
                 _ => objects::read(self.appliance, path).map(|value| value.to_json() + "\n"),
             },
             Method::Put | Method::Post => match core::str::from_utf8(request.body) {
-                Ok(value) => self.write(path, value.trim(), request),
+                Ok(value) => match self.write(path, value.trim(), caller) {
+                    Ok(Managed::Started) => {
+                        return self.command(Run::of_task(), caller);
+                    }
+                    done => done.map(|_| "{}\n".to_string()),
+                },
                 Err(_) => Err("the body is not UTF-8".into()),
             },
             _ => return Response::method_not_allowed("GET, HEAD, PUT, POST"),
@@ -83,32 +145,38 @@ impl Web<'_> {
             Ok(body) => Response::new(Status::OK, Response::JSON, body),
             Err(why) => {
                 let exists = objects::read(self.appliance, path).is_ok();
-                let status = if exists { Status::BAD_REQUEST } else { Status::NOT_FOUND };
+                let status = match (exists, caller.needs(objects::role_to_write(path))) {
+                    (_, Err(_)) if request.method != Method::Get => Status::FORBIDDEN,
+                    (true, _) => Status::BAD_REQUEST,
+                    (false, _) => Status::NOT_FOUND,
+                };
                 let why = crate::report::Value::object([("error", why.into())]);
                 Response::new(status, Response::JSON, why.to_json() + "\n")
             }
         }
     }
 
-    fn write(&mut self, path: &str, value: &str, request: &Request<'_>) -> Result<String, String> {
-        let result = objects::write(self.appliance, path, value);
-        let from = request.from;
-        match &result {
-            Ok(()) => audit(format_args!("http from {from}: write {path} {value}")),
-            Err(why) => {
-                audit(format_args!("http from {from}: write {path} {value}: refused: {why}"))
-            }
-        }
-        result.map(|()| "{}\n".to_string())
+    fn write(&mut self, path: &str, value: &str, caller: &Caller) -> Told {
+        Operator::new(self.appliance, caller.clone()).write(path, value)
     }
 
-    fn capture(&mut self, request: &Request<'_>) -> Response {
+    /// A response with the output of a command that runs.
+    fn command(&mut self, run: Run, caller: &Caller) -> Response {
+        let source = Source::Command(Box::new(run), caller.clone());
+        let response = self.stream(Response::JSON, source);
+        if let Some(download) = self.pages.downloads.last_mut() {
+            download.piece = b"{\"output\":\"".to_vec();
+        }
+        response
+    }
+
+    fn capture(&mut self, caller: &Caller) -> Response {
         let captures =
             self.pages.downloads.iter().filter(|d| matches!(d.source, Source::Capture(_)));
         if captures.count() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
-        audit(format_args!("http from {}: reads the capture", request.from));
+        audit(format_args!("{caller}: reads the capture"));
         // The capture numbers this loop's ports by place, then the forwarding ports through which UDP engines reach
         // ports of other loops. Other ports are not captured.
         let ports = self.appliance.ports();
@@ -123,14 +191,36 @@ impl Web<'_> {
         self.stream("application/x-pcapng", Source::Capture(reader))
     }
 
+    fn log(&mut self, log: Box<LogStream>) -> Response {
+        let others = self.pages.downloads.iter().filter_map(|download| match &download.source {
+            Source::Log(log) => Some(&**log),
+            _ => None,
+        });
+        let connections = self.appliance.document().config().http.connections;
+        if let Err(why) = log.admit(others, connections.into()) {
+            return api::error(Status::UNAVAILABLE, why);
+        }
+        let kind = if log.follows() { EVENTS } else { Response::JSON };
+        self.stream(kind, Source::Log(log))
+    }
+
     fn report(&mut self, node: &'static Node) -> Response {
         self.stream(Response::JSON, Source::Report(ReportStream::of(node)))
+    }
+
+    fn produce(&mut self, kind: &'static str, producer: Box<dyn Producer>) -> Response {
+        let is_one = |download: &&Download| matches!(download.source, Source::Produced(_));
+        if self.pages.downloads.iter().filter(is_one).count() >= MAX_DOWNLOADS {
+            return Response::error(Status::UNAVAILABLE);
+        }
+        self.stream(kind, Source::Produced(producer))
     }
 
     fn stream(&mut self, content_type: &'static str, source: Source) -> Response {
         let id = self.pages.next;
         self.pages.next += 1;
-        self.pages.downloads.push(Download { id, source, piece: Vec::new(), at: 0, more: true });
+        let (piece, at, more, pending) = (Vec::new(), 0, true, false);
+        self.pages.downloads.push(Download { id, source, piece, at, more, pending });
         Response::stream(content_type, id, None)
     }
 
@@ -169,9 +259,9 @@ impl Web<'_> {
 
     /// Generates the next piece of a page.
     fn make_piece(&mut self, download: &mut Download) {
-        let Download { source, piece, at, more, .. } = download;
+        let Download { source, piece, at, more, pending, .. } = download;
         piece.clear();
-        *at = 0;
+        (*at, *pending) = (0, false);
         *more = match source {
             Source::Capture(reader) => self.appliance.capture().read(reader, piece, PIECE),
             Source::Metrics(progress) => {
@@ -181,8 +271,57 @@ impl Web<'_> {
                 more
             }
             Source::Report(report) => report.piece(self.appliance, piece, REPORT_PIECE),
+            Source::Produced(producer) => {
+                let made = producer.piece(self.appliance, piece);
+                *pending = made == Made::Pending;
+                made != Made::End
+            }
+            Source::Log(log) => {
+                let (machine, document) = (self.appliance.machine(), self.appliance.document());
+                let source = log_stream::Source {
+                    log: self.appliance.log(),
+                    config: document.config(),
+                    now: machine.now,
+                };
+                let next = log.piece(source, piece);
+                *pending = next == Next::Pending || piece.is_empty();
+                next != Next::End
+            }
+            Source::Pieces(make, next) => match make(*next) {
+                Some(text) => {
+                    *piece = text.into_bytes();
+                    *next += 1;
+                    true
+                }
+                None => false,
+            },
+            Source::Command(run, caller) => {
+                let mut text = String::new();
+                let mut operator = Operator::new(self.appliance, caller.clone());
+                let polled = run.poll(&mut operator, &mut text);
+                piece.extend_from_slice(in_quotes(&text).as_bytes());
+                *pending = polled == Ok(false);
+                match polled {
+                    Ok(_) => true,
+                    Err(Ended(Ok(()))) => {
+                        piece.extend_from_slice(b"\",\"error\":null}\n");
+                        false
+                    }
+                    Err(Ended(Err(why))) => {
+                        let why = format!("\",\"error\":\"{}\"}}\n", in_quotes(&why));
+                        piece.extend_from_slice(why.as_bytes());
+                        false
+                    }
+                }
+            }
         };
     }
+}
+
+/// By what a user is known.
+fn credentials_of(user: &User) -> Credentials {
+    let token = user.token_sha256.map(|token| token.0);
+    Credentials { token, certificate: user.certificate.map(|one| one.0) }
 }
 
 /// Whether a node of the tree fits into one piece.
@@ -190,25 +329,43 @@ fn is_small(node: &Node) -> bool {
     matches!(node, Node::Whole(_) | Node::Guarded(..))
 }
 
-/// The kind of access that a request needs. Values that identify peers need the same access as a capture.
-fn act(request: &Request<'_>) -> Act {
+/// A text as the contents of a JSON string.
+fn in_quotes(text: &str) -> String {
+    let quoted = Value::display(text).to_json();
+    quoted.get(1..quoted.len() - 1).unwrap_or_default().into()
+}
+
+/// The kind of access that a request needs, and the role if it needs a token. Values that identify peers need the same
+/// access as a capture. Without `anonymous` all but probes need a token.
+fn act(request: &Request<'_>, anonymous: bool) -> (Act, Role) {
     let path = decoded(request.path);
     let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let open = if anonymous { Act::Read } else { Act::ReadPayload };
+    if request.path.starts_with(api::TOP) {
+        let role = api::find(request.method, request.path).map_or(None, |(route, _)| route.role);
+        return match (role, request.method) {
+            (None, _) => (open, Role::Read),
+            (Some(role), Method::Get) => (Act::ReadPayload, role),
+            (Some(role), _) => (Act::Write, role),
+        };
+    }
     match (request.method, path.as_str()) {
-        (Method::Get, "/healthz" | "/readyz") => Act::Probe,
-        (Method::Get, "/capture.pcapng") => Act::ReadPayload,
+        (Method::Get, "/healthz" | "/readyz") => (Act::Probe, Role::Read),
+        // The page has no data.
+        (Method::Get, "/") => (Act::Read, Role::Read),
+        (Method::Get, "/capture.pcapng") => (Act::ReadPayload, Role::Operate),
         (Method::Get, _)
             if parts.next() == Some("api") && parts.next().is_some_and(objects::is_guarded) =>
         {
-            Act::ReadPayload
+            (Act::ReadPayload, Role::Read)
         }
-        (Method::Get, _) => Act::Read,
-        _ => Act::Write,
+        (Method::Get, _) => (open, Role::Read),
+        _ => (Act::Write, Role::Operate),
     }
 }
 
 /// A path with its percent-encoding decoded (RFC 3986, section 2.1). Malformed escapes are kept literally.
-fn decoded(path: &str) -> String {
+pub(crate) fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -234,31 +391,55 @@ impl Handler for Web<'_> {
 
     fn handle(&mut self, request: &Request<'_>) -> Response {
         self.pages.turns += 1;
-        let token = self.appliance.document().config().http.token_sha256.map(|token| token.0);
-        let now = self.appliance.machine().now;
-        let mut guesses = core::mem::take(&mut self.pages.guesses);
-        let is_ours = &|host: &str| self.is_ours(host);
-        let judge = Judge { token: token.as_ref(), is_ours, guesses: &mut guesses, now }
-            .judge(request, act(request));
-        self.pages.guesses = guesses;
-        if let Err(denied) = judge {
-            self.refused(denied.refusal(request));
-            return denied.response();
-        }
+        let document = self.appliance.document();
+        let config = document.config();
         // The configuration was rejected, and `http.hosts` with it: only `/healthz` and `/readyz` answer. `/readyz`
         // names the remedy.
-        let document = self.appliance.document();
-        let unknown = document.is_closed() && document.config().http.hosts.is_empty();
+        let unknown = document.is_closed() && config.http.hosts.is_empty();
         if unknown && !matches!(request.path, "/healthz" | "/readyz") {
             let text = "configuration rejected: the hosts that may read this page are unknown; see /readyz\n";
             return Response::new(Status::UNAVAILABLE, Response::TEXT, text);
         }
+        let mut credentials: Vec<Credentials> = config.user.iter().map(credentials_of).collect();
+        let token = config.http.token_sha256.map(|token| token.0);
+        if token.is_some() {
+            credentials.push(Credentials { token, certificate: None });
+        }
+        let (wanted, role) = act(request, config.http.anonymous);
+        let now = self.appliance.machine().now;
+        let mut guesses = core::mem::take(&mut self.pages.guesses);
+        let is_ours = &|host: &str| self.is_ours(host);
+        let judge = Judge { credentials: &credentials, is_ours, guesses: &mut guesses, now }
+            .judge(request, wanted);
+        self.pages.guesses = guesses;
+        let known = match judge {
+            Ok(known) => known,
+            Err(denied) => {
+                self.refused(denied.refusal(request));
+                return denied.response();
+            }
+        };
+        let caller = self.caller(known, request);
+        if wanted != Act::Probe
+            && let Err(why) = caller.needs(role)
+        {
+            let path: String = request.path.chars().take(64).collect();
+            audit_refused(format_args!("{caller}: {:?} {path}: refused: {why}", request.method));
+            return api::error(Status::FORBIDDEN, why);
+        }
+        log::debug!("{caller}: {:?} {}", request.method, crate::system::cut(request.path));
+        if request.path.starts_with(api::TOP) {
+            return self.versioned(request, &caller);
+        }
         if let Some(path) = request.path.strip_prefix("/api")
             && (path.is_empty() || path.starts_with('/'))
         {
-            return self.object(&decoded(path), request);
+            return self.object(&decoded(path), request, &caller);
         }
-        let page: fn(&mut Self, &Request<'_>) -> Response = match request.path {
+        if (request.method, request.path) == (Method::Get, "/") {
+            return page::response(request);
+        }
+        let page: fn(&mut Self, &Caller) -> Response = match request.path {
             "/metrics" => |web, _| {
                 let source = Source::Metrics(metrics::Progress::default());
                 web.stream(net::metrics::CONTENT_TYPE, source)
@@ -266,15 +447,15 @@ impl Handler for Web<'_> {
             "/healthz" => |_, _| Response::new(Status::OK, Response::TEXT, "ok\n"),
             "/readyz" => |web, _| web.ready(),
             "/status" => |web, _| web.report(&show::STATUS),
-            "/capture.pcapng" => Web::capture,
+            "/capture.pcapng" => |web, caller| web.capture(caller),
             _ => {
-                let pages = "no such page; there are /metrics, /healthz, /readyz, /status, \
-                     /capture.pcapng and /api/…\n";
+                let pages = "no such page; there are /, /metrics, /healthz, /readyz, /status, \
+                     /capture.pcapng, /api/… and /api/v1/…\n";
                 return Response::new(Status::NOT_FOUND, Response::TEXT, pages);
             }
         };
         match request.method {
-            Method::Get => page(self, request),
+            Method::Get => page(self, &caller),
             _ => Response::method_not_allowed("GET, HEAD"),
         }
     }
@@ -286,20 +467,34 @@ impl Handler for Web<'_> {
         };
         let mut download = self.pages.downloads.swap_remove(place);
         // A piece of a report may be empty before the end.
-        while download.at == download.piece.len() && download.more {
+        download.pending = false;
+        while download.at == download.piece.len() && download.more && !download.pending {
             self.make_piece(&mut download);
         }
+        let pending = download.pending && download.more;
         let count = into.len().min(download.piece.len() - download.at);
         into[..count].copy_from_slice(&download.piece[download.at..download.at + count]);
         download.at += count;
         self.pages.downloads.push(download);
         match count {
+            0 if pending => Read::Pending,
             0 => Read::End,
             _ => Read::Bytes(count),
         }
     }
 
     fn close(&mut self, stream: u64) {
+        let ended = self.pages.downloads.iter().find(|d| d.id == stream);
+        // The client has disconnected: its command is cancelled. A long report is no command, and cancels none.
+        if ended.is_some_and(Download::follows_task) {
+            let _ = self.appliance.carry_out(Order::Cancel);
+            self.appliance.task().leave();
+        }
+        if let Some(Download { source: Source::Log(log), .. }) = ended
+            && log.was_slow(self.appliance.log())
+        {
+            self.appliance.log().note_slow_follower();
+        }
         self.pages.downloads.retain(|d| d.id != stream);
     }
 }
@@ -315,7 +510,25 @@ mod tests {
             let from: SocketAddr = "10.0.0.9:4000".parse().unwrap();
             let (query, body, host) = ("", &b""[..], "10.0.0.1");
             let (head_only, origin, bearer) = (false, None, None);
-            act(&Request { from, method, head_only, path, query, body, host, origin, bearer })
+            let (if_match, if_none_match) = ("", "");
+            let request = Request {
+                from,
+                method,
+                head_only,
+                path,
+                query,
+                body,
+                host,
+                origin,
+                bearer,
+                certificate: None,
+                if_match,
+                if_none_match,
+            };
+            let (open, closed) = (act(&request, true).0, act(&request, false).0);
+            let is_closed = open == Act::Read && path != "/";
+            assert_eq!(closed, if is_closed { Act::ReadPayload } else { open }, "{path}");
+            open
         };
         for path in ["/api", "/api/disks", "/status", "/metrics", "/api/log", "/usnic", "/"] {
             assert_eq!(of(Method::Get, path), Act::Read, "{path}");
@@ -324,6 +537,14 @@ mod tests {
         {
             assert_eq!(of(Method::Get, path), Act::ReadPayload, "{path}");
         }
+        for path in ["/api/v1/schema", "/api/v1/openapi.json", "/api/v1/nothing"] {
+            assert_eq!(of(Method::Get, path), Act::Read, "{path}");
+        }
+        for path in ["/api/v1/config/running", "/api/v1/exports", "/api/v1/users/a"] {
+            assert_eq!(of(Method::Get, path), Act::ReadPayload, "{path}");
+        }
+        assert_eq!(of(Method::Put, "/api/v1/exports/a"), Act::Write);
+        assert_eq!(of(Method::Post, "/api/v1/commands"), Act::Write);
         for path in ["/healthz", "/readyz"] {
             assert_eq!(of(Method::Get, path), Act::Probe);
             assert_eq!(of(Method::Post, path), Act::Write);

@@ -1,6 +1,21 @@
 //! Messaging: echo and discard services, and the rules of the messaging gateway, over SMC-R, TCP and transports of
 //! messages.
 //!
+//! ```text
+//!    clients: SMC-R, TCP, LINX, usNIC, rio_cm          servers: the same
+//!         │ accepted connection                             ▲ connect
+//!         ▼                                                 │
+//!    transport ──► rule (hosts, limits, health) ──► pipe (bytes) or frames (messages)
+//! ```
+//!
+//! Invariants:
+//!
+//! * An event of a connection is reported once, and none is lost.
+//! * A change of a rule ends no connection that the rule still admits.
+//! * A host has a share of a rule, never all of it.
+//!
+//! Tests: `src/tests.rs`, `src/linx_tests.rs`, the suites `relay`, `messaging`, `linx_tcp`, `usnic_image`, `rapidio`.
+//!
 //! # Work follows events
 //!
 //! A completion names its link, a CDC message its socket, and the engine's event the owner of the socket. An interface
@@ -57,13 +72,12 @@ use crate::relay::{Ending, Interfaces, Notice, Relay, World};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Timers};
 use net::tcp::Owner;
+use smcr::SmcDevice;
 use smcr::acceptor::Connected;
 use smcr::echo::Echo;
 use smcr::engine::{Ready, SocketId};
-use softverbs::timers::Timers;
-use verbs::Provider;
 
 /// Connections of a rule that are served before the next rule's turn.
 const TURN: usize = 16;
@@ -132,7 +146,7 @@ impl Users {
     }
 
     /// Makes the rule `name` listen, if it listens on a message transport.
-    pub fn listen<P: Provider + ?Sized>(
+    pub fn listen<P: SmcDevice + ?Sized>(
         &mut self,
         name: &str,
         world: &mut World<'_, '_, P>,
@@ -165,7 +179,7 @@ impl Users {
 
     /// Removes a rule: stops listening, and aborts its connections. Other rules are not affected. SMC-R handshakes in
     /// progress are finished first ([`Ending`]). Returns the number of messages lost.
-    pub fn remove_rule<P: Provider + ?Sized>(
+    pub fn remove_rule<P: SmcDevice + ?Sized>(
         &mut self,
         name: &str,
         world: &mut World<'_, '_, P>,
@@ -182,7 +196,7 @@ impl Users {
 
     /// Changes the rule with the same listen address to `rule`. Returns the number of connections ended because `rule`
     /// does not admit their hosts. None if there is no such rule, or it cannot be changed in place.
-    pub fn adjust_rule<P: Provider + ?Sized>(
+    pub fn adjust_rule<P: SmcDevice + ?Sized>(
         &mut self,
         rule: relay::Rule,
         world: &mut World<'_, '_, P>,
@@ -215,7 +229,7 @@ impl Users {
     }
 
     /// Handles events of interfaces, message transports and the engine, and expired timers. Returns their number.
-    pub fn poll<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
+    pub fn poll<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
         let mut done = 0;
         for at in 0..world.interfaces.count() {
             let mut ready = core::mem::take(&mut self.ready);
@@ -260,7 +274,7 @@ impl Users {
     }
 
     /// Handles events of a listener or connector.
-    fn notify_owner<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
+    fn notify_owner<P: SmcDevice + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
         let place = (owner / relay::OWNERS) as usize;
         match self.users.get_mut(place) {
             Some(Some(User::Service(at, echo))) => {
@@ -276,7 +290,11 @@ impl Users {
         self.reschedule(place);
     }
 
-    fn handle_timeout<P: Provider + ?Sized>(&mut self, place: usize, world: &mut World<'_, '_, P>) {
+    fn handle_timeout<P: SmcDevice + ?Sized>(
+        &mut self,
+        place: usize,
+        world: &mut World<'_, '_, P>,
+    ) {
         match self.users.get_mut(place) {
             Some(Some(User::Service(at, echo))) => {
                 let World { interfaces, engine, ctx, .. } = world;
@@ -289,7 +307,7 @@ impl Users {
     }
 
     /// Passes the engine's events to the owners of their sockets. Returns their number.
-    fn handle_events<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
+    fn handle_events<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
         let mut count = 0;
         while let Some((socket, ready, owner)) = world.engine.poll_event() {
             count += 1;
@@ -298,7 +316,7 @@ impl Users {
         count
     }
 
-    fn handle_event<P: Provider + ?Sized>(
+    fn handle_event<P: SmcDevice + ?Sized>(
         &mut self,
         owner: u32,
         socket: SocketId,
@@ -362,7 +380,7 @@ impl Users {
     }
 
     /// Ends all connections of rules, by an abort.
-    pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub fn shut_down<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         for user in &mut self.users {
             if let Some(User::Rule(_, relay)) = user {
                 relay.shut_down(world);

@@ -54,6 +54,8 @@ pub struct Counters {
 #[derive(Debug)]
 struct Listener {
     owner: u32,
+    /// Name of its link, which stays when the link is replaced.
+    name: String,
     link: LinkId,
     signal: Option<u32>,
     connections: usize,
@@ -124,6 +126,18 @@ impl LinxEnds {
     /// Creates it for these links.
     pub fn new(links: Vec<LinkEnd>) -> Self {
         LinxEnds { links, ..LinxEnds::default() }
+    }
+
+    /// Replaces the links. A listener follows the name of its link. Connections of a removed link end with its peers.
+    pub fn set_links(&mut self, links: Vec<LinkEnd>) {
+        for user in self.endpoints.values_mut() {
+            let EndpointUser::Listener(listener) = user else { continue };
+            // The link may have been absent meanwhile.
+            if let Some(next) = links.iter().find(|link| link.name == listener.name) {
+                listener.link = next.id;
+            }
+        }
+        self.links = links;
     }
 
     /// Whether rules have used the node since the last call.
@@ -484,9 +498,7 @@ impl MessageTransport for LinxTransport<'_> {
     fn obstacle(&self, name: &MessageName, listens: bool) -> Option<Obstacle> {
         let MessageName::Linx { link, name } = name else { return None };
         if self.ends.link(link).is_none() {
-            let why = format!(
-                "link {link} is not in force: add a [[linx]] of that name, then `save` and `reboot`"
-            );
+            let why = format!("link {link} is not in force: add a [[linx]] of that name");
             return Some(why.into());
         }
         (listens && self.node.has_endpoint(name.as_bytes())).then(|| {
@@ -499,11 +511,13 @@ impl MessageTransport for LinxTransport<'_> {
         let MessageName::Linx { link, name } = &end.name else {
             return Err("not a LINX name".into());
         };
-        let link = self.ends.link(link).ok_or_else(|| format!("link {link} is not in force"))?.id;
+        let link = self.ends.link(link).ok_or_else(|| format!("link {link} is not in force"))?;
+        let (link_name, link) = (link.name.clone(), link.id);
         let opened = self.node.open(name.as_bytes(), self.now);
         let endpoint = opened.map_err(|why| format!("{name}: {why}"))?;
         let listener = Listener {
             owner: end.owner,
+            name: link_name,
             link,
             signal: end.signal,
             connections: 0,

@@ -283,3 +283,32 @@ fn full_link_wakes_all_waiting_connections() {
     let count = core::iter::from_fn(|| it.nodes[1].next_signal(cli)).count();
     assert!(count >= 5, "{count}");
 }
+
+/// The node has no link of that name for a while, because the former one still closes its connection.
+#[test]
+fn listener_follows_a_link_that_was_absent_meanwhile() {
+    let memory = drivers::hal::Arena::on_heap(2 << 20).alloc(1 << 20, 4096).unwrap();
+    let mut other = Node::new(Config::default(), memory, 3);
+    let tcp = TcpConfig {
+        max_message: 4096,
+        receive_bytes: 64 << 10,
+        send_bytes: 16 << 10,
+        sends: 8,
+        ..TcpConfig::default()
+    };
+    let ids = ["a", "b"].map(|name| {
+        other.add_link(&LinkConfig::new(name, Transport::Tcp(tcp)), Instant::ZERO).unwrap()
+    });
+    let mut it = Pair::new();
+    let far = |id| vec![LinkEnd { name: "far".into(), id, max_message: 4096 }];
+    let now = it.links[0];
+    it.ends.set_links(far(ids[1]));
+    it.rules().listen(&wanted("gate", None)).unwrap();
+    it.ends.set_links(Vec::new());
+    it.ends.set_links(far(now));
+    let a = it.hunt(b"a", b"gate");
+    it.send_from_peer(a, 5, b"hello");
+    it.run();
+    assert!(it.events().iter().any(|event| matches!(event, Event::Opened(..))));
+    assert_eq!(it.ends.counters.strangers, 0);
+}

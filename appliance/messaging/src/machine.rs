@@ -18,8 +18,8 @@ use smcr::admission::Gate;
 use smcr::engine::{Config, Device, Engine};
 use smcr::wire::Eid;
 use std::vec;
-use verbs::EngineContext;
 use verbs::PathMtu;
+use verbs::{Ctx, Provider};
 
 /// The port of the first rule.
 pub const RULE: u16 = 7000;
@@ -70,6 +70,7 @@ pub fn rule(listen: u16, server: SocketAddr, smc: bool) -> Rule {
         limits: LIMITS,
         framing: Framing { lengths: true, longest: 64 << 10 },
         signal: None,
+        buffers: None,
     }
 }
 
@@ -102,7 +103,7 @@ impl Machine {
         let port = PortConfig { mac, addresses: vec![ip(n).into()], mtu: 1500 };
         let mut roce = Roce::new(port, limits, &mut rng);
         let mut arena = Arena::on_heap(24 << 20);
-        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let eids = vec![Eid::new("LAB.SMC.EID").unwrap()];
         let path_mtu = PathMtu::Mtu1024;
         let device = Device { ip: ip(n), address: ip(n).into(), mac, path_mtu, pnet: None };
@@ -116,7 +117,7 @@ impl Machine {
     pub fn round(&mut self, now: Instant) {
         let Machine { interface, roce, arena, rng, engine, .. } = self;
         roce.handle_timeout(now);
-        let mut ctx = EngineContext { provider: roce, arena, now, rng };
+        let mut ctx = Ctx { provider: roce, arena, now, rng };
         engine.poll(&mut ctx);
         engine.handle_timeout(&mut ctx, interface);
         self.with_users(now, |users, world| {
@@ -132,7 +133,7 @@ impl Machine {
         act: impl FnOnce(&mut Users, &mut relay::World<'_, '_, Roce>) -> T,
     ) -> T {
         let Machine { interface, roce, arena, rng, engine, users, piece, .. } = self;
-        let ctx = &mut EngineContext { provider: roce, arena, now, rng };
+        let ctx = &mut Ctx { provider: roce, arena, now, rng };
         let (interfaces, messages) = (&mut OneInterface(interface), &mut Messages::default());
         act(users, &mut relay::World { interfaces, engine, piece, ctx, messages })
     }

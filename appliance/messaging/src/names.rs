@@ -5,6 +5,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
+use net::dns::{Endpoint, Host, Name};
 
 /// An end that carries messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,6 +123,8 @@ impl fmt::Display for Listen {
 pub enum Target {
     /// An address and a port, over TCP or SMC-R.
     Socket(SocketAddr),
+    /// A name and a port. The caller replaces it by the addresses of the name before a rule runs.
+    Name(Name, u16),
     /// An end that carries messages.
     Message(MessageName),
 }
@@ -131,7 +134,15 @@ impl Target {
     pub fn socket(&self) -> Option<SocketAddr> {
         match self {
             Target::Socket(address) => Some(*address),
-            Target::Message(_) => None,
+            Target::Name(..) | Target::Message(_) => None,
+        }
+    }
+
+    /// The name, if the server is named.
+    pub fn name(&self) -> Option<&Name> {
+        match self {
+            Target::Name(name, _) => Some(name),
+            Target::Socket(_) | Target::Message(_) => None,
         }
     }
 }
@@ -139,10 +150,15 @@ impl Target {
 impl FromStr for Target {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(address) => Ok(Target::Socket(address)),
-            Err(_) => text.parse().map(Target::Message),
+        let is_message = ["linx:", "usnic:", "rio_cm:"].iter().any(|kind| text.starts_with(kind));
+        if is_message {
+            return text.parse().map(Target::Message);
         }
+        let Endpoint { host, port } = Endpoint::parse(text, None)?;
+        Ok(match host {
+            Host::Address(address) => Target::Socket(SocketAddr::new(address, port)),
+            Host::Name(name) => Target::Name(name, port),
+        })
     }
 }
 
@@ -150,6 +166,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Socket(address) => address.fmt(f),
+            Target::Name(name, port) => write!(f, "{name}:{port}"),
             Target::Message(name) => name.fmt(f),
         }
     }
@@ -168,6 +185,13 @@ mod tests {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
         assert_eq!("10.0.0.1:80".parse::<Target>().unwrap().socket().unwrap().port(), 80);
+        for text in ["10.0.0.1:80", "[fd00::1]:80", "web.example.net:80", "linx:board/a"] {
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
+        }
+        for text in ["web.example.net", "10.0.0.1", "10.0.1:80", "localhost:80", "web:0", "lin:a/b"]
+        {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
     }
 
     #[test]

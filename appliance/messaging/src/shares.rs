@@ -54,6 +54,7 @@ impl World {
                 limits,
                 framing: Framing { lengths: true, longest: 64 << 10 },
                 signal: None,
+                buffers: None,
             };
             gateway.add_rule(&std::format!("r{n}"), rule, n, now);
         }

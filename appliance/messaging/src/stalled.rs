@@ -9,7 +9,7 @@ use net::connector::{ConnectionHandle, Connector, Limits};
 use netsim::Rng;
 use smcr::echo::ECHO_PORT;
 use smcr::engine::Role;
-use verbs::EngineContext;
+use verbs::Ctx;
 
 const STEP: Duration = Duration::from_millis(2);
 /// Peers that stall.
@@ -65,7 +65,7 @@ impl World {
                 stalling.close(interface, *link, true);
                 let mut rng = Rng::new(1);
                 let (provider, arena) = (&mut crowd.roce, &mut crowd.arena);
-                let ctx = &mut EngineContext { provider, arena, now: *now, rng: &mut rng };
+                let ctx = &mut Ctx { provider, arena, now: *now, rng: &mut rng };
                 socket.map(|socket| crowd.engine.abort(socket, ctx));
             }
             !gone
@@ -78,7 +78,7 @@ impl World {
         let ends: [IpAddr; 2] = [ip(2).into(), ip(1).into()];
         let mut rng = Rng::new(now.as_nanos());
         let (provider, arena) = (&mut crowd.roce, &mut crowd.arena);
-        let ctx = &mut EngineContext { provider, arena, now: *now, rng: &mut rng };
+        let ctx = &mut Ctx { provider, arena, now: *now, rng: &mut rng };
         for (link, socket, written) in links {
             let open = net::connector::Progress::Open { smc: true };
             if step == Step::Open || stalling.progress(interface, *link) != open {

@@ -47,6 +47,7 @@ fn rule(listen: u16, limits: Limits) -> Rule {
         limits,
         framing: Framing { lengths: true, longest: 64 << 10 },
         signal: None,
+        buffers: None,
     }
 }
 

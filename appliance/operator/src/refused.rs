@@ -115,6 +115,11 @@ impl Refused {
         &self.counts
     }
 
+    /// The latest refusals with their times, newest first.
+    pub fn newest(&self) -> impl Iterator<Item = (Instant, &Refusal)> {
+        self.last.iter().rev().map(|row| (row.at, &row.refusal))
+    }
+
     /// The report of `show refused`, newest first.
     pub fn report(&self) -> Value {
         Value::list(self.last.iter().rev().map(|Row { at, times, refusal, .. }| {

@@ -3,6 +3,7 @@
 
 mod device;
 mod engines;
+pub(super) mod measures;
 pub(super) mod orders;
 mod tcp;
 mod told;
@@ -13,8 +14,7 @@ use super::network::Network;
 use super::ports::PortSlot;
 use super::punt::{self, PuntQueue};
 use crate::config::{Config, Ntb, NtbProtocol};
-use crate::families::{self, NTB, OfMeasure, OfNtb};
-use core::net::{IpAddr, Ipv4Addr};
+use crate::families::{self, NTB, OfNtb};
 use core::time::Duration;
 use device::{Device, Place};
 use drivers::driver::Device as FoundDevice;
@@ -23,9 +23,8 @@ pub(super) use engines::Engines;
 use management::UnclaimedDevice;
 use management::status::Addresses;
 use ntrdma::{self, Layout, Ntrdma};
-use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
-use rand_core::RngCore;
+use rand_core::Rng;
 use tcp::Tcp;
 pub(super) use transport::{TransportEthernet, TransportPort};
 
@@ -42,10 +41,6 @@ pub(super) struct Bridge {
     /// MTU of its IP interface, if it has one.
     mtu: Option<u16>,
     pub device: Device,
-    /// Both ends of the measuring tool.
-    pub measure: Option<OfMeasure<NtbPerf>>,
-    /// The console waits for a measurement.
-    measuring: bool,
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
@@ -78,7 +73,7 @@ fn provider(
     number: usize,
     ntb: &Ntb,
     exposed: Window,
-    rng: &mut dyn RngCore,
+    rng: &mut dyn Rng,
 ) -> Result<Ntrdma, String> {
     let ends = ntb.ends();
     let (address, peer) =
@@ -110,7 +105,7 @@ impl Bridge {
         mut engines: Engines<'_>,
         platform: &mut dyn Platform,
         networks: &mut [Network],
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         unclaimed: &mut Vec<UnclaimedDevice>,
     ) -> Opened {
         let mut opened = Opened::default();
@@ -186,7 +181,7 @@ impl Bridge {
         device: FoundDevice,
         engines: &mut Engines<'_>,
         platform: &mut dyn Platform,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<(Self, Ntrdma), String> {
         let opened = device.open_bridge(platform, ntb.side(), ntb.trusts_peer());
         let mut opened = opened.map_err(|error| format!("ntb.{number}: {error}"))?;
@@ -197,19 +192,14 @@ impl Bridge {
     }
 
     fn new(number: usize, device: Device, ntb: &Ntb) -> Self {
-        let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let (address, peer) = ntb.ends().unwrap_or((unspecified, unspecified));
-        let measure = OfMeasure::hold(|| NtbPerf::new(address, peer));
         let state = ntrdma::State::Down;
-        let (measuring, taken, refused, ethernet) = (false, false, None, None);
+        let (taken, refused, ethernet) = (false, None, None);
         Bridge {
             name: format!("ntb{number}"),
             number: number as u8,
             core: ntb.core,
             mtu: ntb.mtu,
             device,
-            measure,
-            measuring,
             state,
             taken,
             refused,

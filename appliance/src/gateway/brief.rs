@@ -7,7 +7,7 @@ use super::state::State;
 use super::{CONSOLE_PATIENCE, Gateway, STILL};
 use crate::loops::Stage;
 use drivers::hal::{Disk, Instant};
-use verbs::EngineContext;
+use verbs::Ctx;
 
 impl Gateway {
     /// Runs brief rounds from `now` on, while cards complete requests and no other work arrives. `deadline` is the next
@@ -73,7 +73,7 @@ impl State {
         plane.cards_pending()
             && plane.has_only_cards()
             && self.workers.is_empty()
-            && self.rendezvous.is_none()
+            && self.services.allow_brief_rounds()
             && !self.rules_changed
     }
 
@@ -95,7 +95,7 @@ impl State {
         let plane = &self.plane;
         let provider = plane.rdma_stack.as_ref().and_then(|stack| stack.providers.cards_timeout());
         let server = plane.storage.server.as_ref().and_then(|server| server.poll_timeout());
-        let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
+        let smc = self.services.smc.as_ref().and_then(|smc| smc.deadline(plane));
         Instant::first([provider, server, smc])
     }
 
@@ -111,10 +111,13 @@ impl State {
         let mut done = 0;
         if let Some(server) = plane.storage.server.as_mut().filter(|server| server.has_clients()) {
             let (provider, arena) = (&mut stack.providers, &mut plane.arena);
-            let mut ctx = EngineContext { provider, arena, now, rng: &mut *plane.rng };
+            let mut ctx = Ctx { provider, arena, now, rng: &mut *plane.rng };
             done += usize::from(server.poll(&mut plane.storage.volumes, &mut ctx));
         }
-        done += self.poll_smc(networks, now);
+        let (services, mut around) = self.services(networks, now);
+        if let Some(smc) = &mut services.smc {
+            done += smc.poll(&mut around);
+        }
         let plane = &mut self.plane;
         let Some(stack) = &mut plane.rdma_stack else { return (done, false) };
         stack.providers.flush_cards();

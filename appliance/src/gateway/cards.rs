@@ -10,7 +10,7 @@ use drivers::ethernet::{VerbsPort, mlx5::Mlx5Port};
 use drivers::hal::{Arena, Port};
 use management::status::CardReport;
 use provider_set::ProviderSet;
-use rand_core::RngCore;
+use rand_core::Rng;
 
 /// The use of a port, by [`Cards::inspect`].
 pub(super) enum PortUse {
@@ -26,7 +26,7 @@ pub(super) enum PortUse {
 pub(super) struct Found<'a> {
     pub config: &'a Config,
     pub arena: &'a Arena,
-    pub rng: &'a mut dyn RngCore,
+    pub rng: &'a mut dyn Rng,
 }
 
 /// Opened cards, until they are passed to the provider.

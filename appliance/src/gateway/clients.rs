@@ -4,7 +4,7 @@ use super::plane::DataPlane;
 use super::worker::Worker;
 use management::clients::{exported_name, live_paths, path_name, session_name};
 use management::orders::{ClientOrder, PathOrder};
-use verbs::EngineContext;
+use verbs::Ctx;
 
 /// Executes an order on this loop, and on the workers at `places`. An error if no loop has the session, path or device,
 /// or a worker's ring is full.
@@ -75,8 +75,7 @@ impl DataPlane {
                     let Some(rdma_stack) = &mut self.rdma_stack else { return false };
                     let (provider, rng) = (&mut rdma_stack.providers, &mut *self.rng);
                     // An error means that the path has ended meanwhile.
-                    _ = transport
-                        .disconnect(path, &mut EngineContext { provider, arena, now, rng });
+                    _ = transport.disconnect(path, &mut Ctx { provider, arena, now, rng });
                 }
             }
         }

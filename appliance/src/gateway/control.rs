@@ -2,6 +2,7 @@
 
 use super::network::{Network, log_notices, ping_result, record_addresses};
 use super::plane::DataPlane;
+use super::plane_user::PlaneUser as _;
 use super::ports::{PortSlot, QueueSlot};
 use super::rdma_stack::RdmaStack;
 use super::receive::BATCH;
@@ -13,7 +14,7 @@ use management::{Pages, Web};
 use net::Interface;
 use net::ping::{Options, Ping};
 use perf_responders::tcp_control::TcpControl;
-use verbs::EngineContext;
+use verbs::Ctx;
 
 /// Runs the stage: interfaces, services, orders of the console. Returns the amount of work.
 pub(super) fn poll(
@@ -45,9 +46,9 @@ pub(super) fn poll(
         if state.poll_link(i) {
             network.interface.link_came_up(now);
         }
-        let services = network.front.as_ref().and(state.plane.services.as_ref());
-        let services = services.and_then(|services| services.poll_timeout());
-        let due = Instant::first([network.poll_timeout(), services]).is_some_and(|at| at <= now);
+        let tools = network.front.as_ref().and(state.plane.users.perf_responders.as_ref());
+        let tools = tools.and_then(|tools| tools.deadline());
+        let due = Instant::first([network.poll_timeout(), tools]).is_some_and(|at| at <= now);
         let seen = network.seen == Some(network.interface.activity());
         if !due && seen && !network.interface.has_news() {
             continue;
@@ -88,7 +89,8 @@ pub(super) fn poll(
 fn resolve_neighbours(networks: &mut [Network], state: &mut State, now: Instant) {
     let plane = &mut state.plane;
     plane.udp_engines.next_hops.resolve(&state.own_ports, networks, now);
-    if let Some(RdmaStack { pending_neighbours, providers, .. }) = &mut plane.rdma_stack {
+    let DataPlane { users, rdma_stack, arena, rng, .. } = plane;
+    if let Some(RdmaStack { pending_neighbours, providers, .. }) = rdma_stack {
         let ports = (&mut state.ports[..], &mut state.queues[..]);
         pending_neighbours.resolve(ports, networks, now, |core, resolved| {
             match state.workers.iter_mut().find(|worker| worker.core == core) {
@@ -99,12 +101,8 @@ fn resolve_neighbours(networks: &mut [Network], state: &mut State, now: Instant)
                 }
             }
         });
-        if let Some(rping) = &mut plane.rping {
-            rping.resolve_path(providers, &state.ports, networks, now);
-        }
-    }
-    if plane.remote_storage.is_some() {
-        plane.resolve_remote_paths(networks, now);
+        let mut ctx = Ctx { provider: providers, arena, now, rng: &mut **rng };
+        users.resolve(&state.ports, networks, &mut ctx);
     }
 }
 
@@ -230,10 +228,8 @@ fn poll_tcp_control(
     interface: &mut Interface,
     now: Instant,
 ) {
-    let DataPlane { services: Some(services), rdma_stack: Some(stack), arena, rng, .. } = plane
-    else {
-        return;
-    };
+    let DataPlane { users, rdma_stack: Some(stack), arena, rng, .. } = plane else { return };
+    let Some(tools) = &mut users.perf_responders else { return };
     let (provider, rng) = (&mut stack.providers, &mut **rng);
-    services.poll_tcp(front, interface, &mut EngineContext { provider, arena, now, rng });
+    tools.poll_tcp(front, interface, &mut Ctx { provider, arena, now, rng });
 }

@@ -5,21 +5,44 @@ use drivers::hal::{Arena, Disk};
 use management::status::PoolStatus;
 use std::collections::VecDeque;
 use storage::volume::extents::{Change, Store, StoreEvent, StoreState};
-use storage::volume::{DiskHandle, Extents};
+use storage::volume::{DiskHandle, Extents, VolumeId};
 
 /// A change on a disk.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
-    Create { name: String, bytes: u64, force: bool },
-    Grow { name: String, bytes: u64 },
-    Delete { name: String },
+    Create {
+        name: String,
+        bytes: u64,
+        force: bool,
+    },
+    Grow {
+        name: String,
+        bytes: u64,
+    },
+    Delete {
+        name: String,
+    },
+    /// Writes the record of a volume's reservations.
+    Reserve {
+        name: String,
+        id: VolumeId,
+        record: Vec<u8>,
+    },
 }
 
 impl Order {
     pub fn name(&self) -> &str {
         match self {
-            Order::Create { name, .. } | Order::Grow { name, .. } | Order::Delete { name } => name,
+            Order::Create { name, .. }
+            | Order::Grow { name, .. }
+            | Order::Delete { name }
+            | Order::Reserve { name, .. } => name,
         }
+    }
+
+    /// Whether it changes which volumes there are, or their size.
+    pub fn is_of_volumes(&self) -> bool {
+        !matches!(self, Order::Reserve { .. })
     }
 }
 
@@ -57,7 +80,10 @@ impl DiskPool {
             disk: (self.number, self.user.geometry().sectors),
             state: self.state(),
             table: self.store.table(),
-            coming: self.orders.iter().map(|(order, _)| order.name()).collect(),
+            coming: {
+                let orders = self.orders.iter().filter(|(order, _)| order.is_of_volumes());
+                orders.map(|(order, _)| order.name()).collect()
+            },
         }
     }
 
@@ -106,6 +132,7 @@ impl DiskPool {
             Order::Create { name, bytes, .. } => Change::Create(name, sectors(*bytes)),
             Order::Grow { name, bytes } => Change::Grow(name, sectors(*bytes)),
             Order::Delete { name } => Change::Delete(name),
+            Order::Reserve { name, record, .. } => Change::Reserve(name, record),
         };
         self.store.change(change).map_err(|error| format!("disk {number}: {error}"))
     }

@@ -4,6 +4,9 @@ use super::disks::DiskSlot;
 use core::time::Duration;
 use drivers::hal::{Arena, Clock, Disk, Operation, Request, Window};
 
+/// The error of a disk that did not answer in time. It may still complete the request, so the next answer may be that of
+/// this one.
+pub(super) const SILENT: &str = "does not answer";
 /// How long a disk may take to answer while the appliance starts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const SECTOR: u64 = 512;
@@ -62,8 +65,11 @@ fn transfer(
         let result = loop {
             match slot.disk.poll() {
                 Some(completion) => break completion.result,
-                None if clock.now() > deadline => return Err("does not answer".into()),
-                None => drivers::hal::relax(),
+                None if clock.now() > deadline => return Err(SILENT.into()),
+                None => {
+                    slot.disk.advance(clock.now());
+                    drivers::hal::relax();
+                }
             }
         };
         result.map_err(|why| format!("cannot be used: {why}"))?;

@@ -2,7 +2,8 @@
 
 use crate::config::{DeviceName, namespace_of};
 use drivers::hal::{
-    Completion, Disk, Geometry, Health, Instant, Notice, QueueCount, Request, Severity, SubmitError,
+    Completion, DeviceLife, Disk, Geometry, Health, Instant, Notice, QueueCount, Request, Severity,
+    SubmitError,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -84,6 +85,9 @@ impl Disk for SharedDisk {
     fn interrupts(&self) -> u64 {
         self.0.borrow().interrupts()
     }
+    fn advance(&mut self, now: Instant) {
+        self.0.borrow_mut().advance(now);
+    }
     fn watch(&mut self, now: Instant) {
         self.0.borrow_mut().watch(now);
     }
@@ -98,6 +102,9 @@ impl Disk for SharedDisk {
     }
     fn health(&self) -> Option<Health> {
         self.0.borrow().health()
+    }
+    fn life(&self) -> DeviceLife {
+        self.0.borrow().life()
     }
     fn queue_counts(&self) -> Vec<QueueCount> {
         self.0.borrow().queue_counts()

@@ -190,14 +190,15 @@ impl State {
             // A loop whose ring is full is skipped.
             worker.send_order(move |plane| plane.shut_down(now));
         }
-        self.shut_down_services(networks, now);
+        let (services, mut around) = self.services(networks, now);
+        services.shut_down(&mut around);
         networks.iter_mut().for_each(|network| network.interface.shut_down());
     }
 
     /// Whether all peers were notified, and have acknowledged where the protocol has an acknowledgement.
     pub(super) fn is_shut_down(&mut self, networks: &[Network]) -> bool {
         self.plane.is_shut_down()
-            && self.services_are_shut_down()
+            && self.services.are_shut_down()
             && networks.iter().all(|network| network.interface.is_shut_down())
             && self.disks.iter().all(|slot| slot.disk.is_shut_down())
     }

@@ -18,7 +18,7 @@ use crate::config::disk::{ConfigDisk, Event, SERIAL};
 use crate::config::partitions::{self, LOOK, Look, Stretch};
 use crate::config::{Config, ConfigPlace};
 use crate::crash::{History, RECORD_LEN, RECORDS};
-use drivers::hal::{Arena, Clock};
+use drivers::hal::{Arena, Clock, Disk as _};
 
 /// Information about disks from other sources than their contents.
 pub(super) struct Outside<'a> {
@@ -268,7 +268,10 @@ fn open(
     let deadline = clock.now() + PATIENCE;
     let event = loop {
         match engine.poll(&mut slot.disk) {
-            None if clock.now() < deadline => drivers::hal::relax(),
+            None if clock.now() < deadline => {
+                slot.disk.advance(clock.now());
+                drivers::hal::relax();
+            }
             event => break event,
         }
     };

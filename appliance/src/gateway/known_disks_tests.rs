@@ -97,7 +97,9 @@ fn given(serial: &'static str, mut bytes: Vec<u8>) -> Given {
 }
 
 fn area(text: Option<&str>) -> Vec<u8> {
-    crate::config::disk::format(text).unwrap()
+    let mut area = crate::config::disk::format(text).unwrap();
+    area.truncate(crate::config::disk::LEAST_LEN);
+    area
 }
 
 /// A disk with a table of partitions: type, first sector, contents.

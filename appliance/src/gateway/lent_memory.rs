@@ -29,7 +29,7 @@ impl DataPlane {
     }
 
     /// Frees released memory from which no port transmits any more.
-    #[inline(always)]
+    #[inline]
     pub fn free_sent(&mut self, now: Instant) {
         let stack = self.rdma_stack.as_ref();
         if stack.is_some_and(|stack| stack.providers.has_retired()) || self.has_retired() {

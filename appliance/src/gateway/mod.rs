@@ -12,12 +12,13 @@
 //!   to a port of an engine over UDP goes to that engine, the rest to the control plane.
 //! * `disks`: completions of volumes, and operations on pools, configuration and upgrade.
 //! * `serve`: connections, requests and responses of the data plane, then the services.
-//! * `control`: smoltcp, HTTP, ping, syslog, only if something is due or new.
+//! * `control`: smoltcp, HTTP, ping, DNS, time, syslog, only if something is due or new.
 //! * `transmit`: packets to ports with room.
 //! * `console`: once a millisecond while there is other work.
 //!
 //! Services stand between data plane and IP interfaces: SMC-R with the rules, NTB over TCP, LINX, exchanges of usNIC,
-//! upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `stages.rs` has the list.
+//! NVMe, volumes of NBD servers, upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `services.rs` has the list. The list of
+//! users of verbs in a data plane (`plane_user::PlaneUser`) is in `plane_users.rs`.
 //!
 //! The whole of `State` is visible to the files of the round (`mod.rs`, `state.rs`, `start`, `stages.rs`,
 //! `control.rs`, `brief.rs`, `ending.rs`) and to the two that face management (`statuses.rs`, `orders.rs`). All others
@@ -77,15 +78,23 @@ mod last_act;
 mod lent_memory;
 mod linx;
 mod loop_waker;
+mod names;
+mod nbd;
 mod network;
 mod next_hops;
+mod nvme;
 mod orders;
+mod path_probes;
 mod pending_neighbours;
 mod perf_responders;
 mod plane;
 mod plane_services;
+mod plane_user;
+mod plane_users;
 mod port_assignment;
 mod ports;
+#[cfg(test)]
+mod prepared_faults;
 mod punt;
 mod queue_depth;
 mod rapidio;
@@ -93,9 +102,11 @@ mod rdma_stack;
 mod receive;
 mod remote_storage;
 mod rendezvous;
+mod revisions;
 mod rping;
 mod serve;
 mod service;
+mod services;
 mod smc;
 mod stages;
 mod start;
@@ -106,13 +117,15 @@ mod storage;
 mod storage_cores;
 mod syslog;
 mod tagged_port;
+#[cfg(test)]
+mod test_cable;
+mod time;
 mod tls;
 mod udp_engine;
 mod udp_engines;
 mod upgrade;
 mod usnic;
 mod volumes;
-mod wall_clock;
 mod watchdog;
 mod worker;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
@@ -121,6 +134,7 @@ mod write_way;
 pub use start::{Bringup, Facts};
 
 use crate::console::{Console, pump, pump_at_the_end};
+use crate::log_ring::audit;
 use crate::loops::Stage;
 use crate::machine::Machine;
 use core::time::Duration;
@@ -128,7 +142,7 @@ use drivers::hal::Instant;
 use ending::Ending;
 use loop_waker::LoopWaker;
 use management::orders::End;
-use management::{Operator, Pages};
+use management::{Appliance as _, Operator, Pages};
 use network::Network;
 use state::State;
 use syslog::Syslog;
@@ -138,6 +152,8 @@ use worker::NAP;
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest time between polls of the console by a loop in brief rounds or halts, without an interrupt of the console.
 const CONSOLE_PATIENCE: Duration = Duration::from_millis(100);
+/// Poll interval of the power button. A halt lasts a quarter of a second at most.
+const BUTTON_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest halt while the last frame of a message is expected.
 const MESSAGE_WAIT: Duration = Duration::from_micros(500);
 /// How long after a halt rounds may end with `receive`.
@@ -148,6 +164,8 @@ pub struct Gateway {
     machine: Box<dyn Machine>,
     console: Console,
     console_due: Instant,
+    /// When the power button is polled next.
+    button_due: Instant,
     /// The console was idle, and no work since may have produced output.
     console_quiet: bool,
     /// When the next timer of the control plane expires.
@@ -203,7 +221,9 @@ impl Gateway {
         state.poll_capacities(now);
         state.poll_watchdog(now);
         let mut served = state.plane.serve(now);
+        state.poll_linx(networks, now);
         state.poll_rules(networks, now);
+        state.poll_subsystems(networks);
         served += state.poll_services(networks, now);
         state.take_refusals(now);
         let due = self.control_due.is_some_and(|at| at <= now);
@@ -216,14 +236,23 @@ impl Gateway {
         let mut controlled = 0;
         if control {
             controlled = control::poll(networks, state, &mut self.pages, now);
-            let system = &state.document.config().system;
-            controlled += self.syslog.poll(networks, system, state.log, &state.clock, now);
+            controlled += names::poll(networks, state, now);
+            controlled += time::poll(networks, state, now);
+            controlled += state.path_probes.poll(networks, now);
+            let State { document, log, clock, names, plane, .. } = &mut *state;
+            let (system, resolver) = (&document.config().system, &names.resolver);
+            let rng = &mut *plane.rng;
+            let mut around = syslog::Around { networks, system, log, clock, resolver, rng };
+            controlled += self.syslog.poll(&mut around, now);
         }
         let mut sent = state.plane.transmit_fabric(now);
         if control {
             sent += control::transmit(networks, state, now);
             let due = networks.iter().filter_map(Network::poll_timeout).min();
-            self.control_due = Instant::first([due, self.syslog.poll_timeout()]);
+            let (names, time) = (state.names.poll_timeout(), state.time.poll_timeout());
+            let syslog = self.syslog.poll_timeout();
+            let probes = state.path_probes.poll_timeout();
+            self.control_due = Instant::first([due, names, time, syslog, probes]);
         }
         if networks.iter().any(|network| network.interface.has_news()) {
             // Events are left or new: the loop must not halt.
@@ -242,6 +271,7 @@ impl Gateway {
             self.poll_ending(now);
             return worked;
         }
+        self.poll_button(now);
         let typed = self.poll_console(now);
         worked || typed
     }
@@ -254,7 +284,7 @@ impl Gateway {
             || pump_at_the_end(
                 &mut self.console,
                 &mut *self.machine,
-                &mut Operator(&mut self.state),
+                &mut Operator::console(&mut self.state),
             );
         match ending.poll(&mut self.state, &mut self.networks, printed, now) {
             Some(End::Reboot) => self.machine.reboot(),
@@ -265,12 +295,32 @@ impl Gateway {
         self.control_due = Some(ending.poll_timeout(now));
     }
 
+    /// Polls the power button when due. A press is an orderly `poweroff`.
+    fn poll_button(&mut self, now: Instant) {
+        if now < self.button_due {
+            return;
+        }
+        self.button_due = now + BUTTON_INTERVAL;
+        if self.machine.power_button() && self.state.end.is_none() {
+            let lost = if self.state.has_unsaved() { "; unsaved changes are lost" } else { "" };
+            audit(format_args!("power button: poweroff{lost}"));
+            self.state.end = Some(End::PowerOff);
+            self.console_due = now;
+        }
+    }
+
     /// Polls the console when due. Returns whether there was input.
     fn poll_console(&mut self, now: Instant) -> bool {
         if now < self.console_due {
             return false;
         }
-        let typed = pump(&mut self.console, &mut *self.machine, &mut Operator(&mut self.state));
+        let asks = self.state.document.config().asks_for_login();
+        let caller = self.console.caller(asks);
+        let typed = pump(
+            &mut self.console,
+            &mut *self.machine,
+            &mut Operator::new(&mut self.state, caller),
+        );
         self.console_quiet = !typed;
         if typed {
             // A command may have given the control plane work.
@@ -278,7 +328,9 @@ impl Gateway {
         }
         self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
         self.state.plane.pace.counters.work(Stage::Console, usize::from(typed));
-        if let Some(how) = self.state.end {
+        if let Some(how) = self.state.end
+            && self.state.may_end(now)
+        {
             self.ending = Some(Ending::new(how, &mut self.state, now));
         }
         typed

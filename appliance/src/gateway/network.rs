@@ -41,6 +41,23 @@ pub(super) struct Network {
 }
 
 impl Network {
+    /// An interface without services.
+    #[cfg(test)]
+    pub fn over(interface: Interface) -> Network {
+        Network {
+            interface,
+            http: None,
+            tls: None,
+            ping: None,
+            front: None,
+            generation: None,
+            path_changes: 0,
+            guesses_reported: None,
+            seen: None,
+            services_due: None,
+        }
+    }
+
     /// Creates and configures the interface of port number `index`.
     pub fn new(
         slot: &PortSlot,

@@ -4,18 +4,17 @@
 use super::bridge::{Bridge, TransportPort};
 use super::cards::{self, Cards};
 use super::linx::Linx;
-use super::perf_responders::Services;
+use super::plane_user::Setup;
+use super::plane_users::PlaneUsers;
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
 use super::rapidio::RapidioPort;
 use super::rdma_stack::RdmaStack;
-use super::remote_storage::RemoteStorage;
-use super::rping::Rping;
 use super::storage::Storage;
 use super::storage_cores::Seat;
 use super::udp_engines::UdpEngines;
 use crate::config::Config;
-use crate::families::{OfMeasure, OfNtb};
+use crate::families::OfNtb;
 use crate::loops::{Pace, Stage};
 use crate::randomness::{EntropySources, Randomness};
 use core::time::Duration;
@@ -24,8 +23,8 @@ use management::status::{BridgeStatus, PlaneReport, PortReport};
 use net::PortAddresses;
 use net::capture::Capture;
 use ntrdma::Ntrdma;
-use rand_core::RngCore;
-use verbs::Provider;
+use rand_core::Rng;
+use verbs::{Ctx, Provider};
 
 /// Poll interval of a bridge's DMA engine during a halt, because the engine raises no interrupts.
 const ENGINE: Duration = Duration::from_micros(50);
@@ -41,7 +40,7 @@ pub(super) struct DataPlane {
     pub has_work: bool,
     /// DMA memory, which all planes share.
     pub arena: Arena,
-    pub rng: Box<dyn RngCore>,
+    pub rng: Box<dyn Rng>,
     /// None if there are no ports, or RoCE is switched off.
     pub rdma_stack: Option<RdmaStack>,
     /// Bridges to other appliances. Their providers are in the set, in the same order.
@@ -53,12 +52,8 @@ pub(super) struct DataPlane {
     /// Bridges to stock Linux hosts. Their interfaces are among the ports.
     pub transports: Vec<OfNtb<TransportPort>>,
     pub storage: Storage,
-    /// Remote volumes and mirrors; None if there are none.
-    pub remote_storage: Option<Box<RemoteStorage>>,
-    /// The peers of measuring tools, if they are switched on.
-    pub services: Option<OfMeasure<Services>>,
-    /// The console's rping, if there is one.
-    pub rping: Option<OfMeasure<Rping>>,
+    /// Other users of verbs than the storage server.
+    pub users: PlaneUsers,
     /// Transports over UDP without verbs.
     pub udp_engines: UdpEngines,
     pub capture: Capture,
@@ -97,7 +92,7 @@ impl DataPlane {
         config: &Config,
         wants_rdma: bool,
         arena: Arena,
-        mut rng: Box<dyn RngCore>,
+        mut rng: Box<dyn Rng>,
         now: Instant,
     ) -> Self {
         let Devices { ports, bridges, cards } = devices;
@@ -123,9 +118,7 @@ impl DataPlane {
             linx: None,
             transports: Vec::new(),
             storage: Storage::default(),
-            remote_storage: None,
-            services: None,
-            rping: None,
+            users: PlaneUsers::default(),
             udp_engines: UdpEngines::default(),
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
@@ -139,12 +132,23 @@ impl DataPlane {
         let Settings { config, arena, seed, entropy, storage } = settings;
         let rng = Box::new(Randomness::new(seed, entropy));
         let mut plane = DataPlane::over(devices, &config, false, arena, rng, now);
-        plane.services = Services::of(&config, plane.rdma_stack.as_mut());
         if let (Some(seat), Some(stack)) = (storage, &mut plane.rdma_stack) {
             plane.storage = Storage::following(seat, &mut stack.providers);
         }
+        plane.add_users(&config, false);
         plane.wait_for_ports(false);
         plane
+    }
+
+    /// Creates the configured users of verbs. `is_first`: the plane is the first loop's.
+    pub fn add_users(&mut self, config: &Config, is_first: bool) {
+        let DataPlane { users, rdma_stack: Some(stack), storage, arena, rng, now, .. } = self
+        else {
+            return;
+        };
+        let (provider, rng) = (&mut stack.providers, &mut **rng);
+        let ctx = Ctx { provider, arena, now: *now, rng };
+        *users = PlaneUsers::of(&mut Setup { config, is_first, storage, ctx });
     }
 
     /// Applies settings that can change at run time.
@@ -166,6 +170,7 @@ impl DataPlane {
         report.ports.clear();
         report.ports.extend(self.ports.iter().enumerate().map(|(place, slot)| PortReport {
             counters: slot.port.counters(),
+            life: slot.port.life(),
             echoes: slot.echoes,
             card: self.rdma_stack.as_ref().and_then(|stack| cards::report(stack, place)),
         }));
@@ -175,7 +180,11 @@ impl DataPlane {
     pub fn bridge_statuses(&self, core: usize) -> impl Iterator<Item = BridgeStatus> {
         let stacks = self.rdma_stack.iter();
         let ntrdma = stacks.flat_map(|rdma_stack| rdma_stack.providers.bridges());
-        self.bridges.iter().zip(ntrdma).map(move |(bridge, ntrdma)| bridge.status(ntrdma, core))
+        let measures = self.users.bridge_measures.as_ref();
+        self.bridges.iter().zip(ntrdma).enumerate().map(move |(place, (bridge, ntrdma))| {
+            let measured = measures.map_or(Vec::new(), |measures| measures.results(place));
+            bridge.status(ntrdma, core, measured)
+        })
     }
 
     /// Queues the control plane's frames for a port. Returns their number.
@@ -204,22 +213,19 @@ impl DataPlane {
             || !self.is_alone && self.storage.pending()
     }
 
-    /// Whether only cards and their users need rounds.
+    /// Whether only cards and the storage server need rounds.
     pub fn has_only_cards(&self) -> bool {
         self.bridges.is_empty()
             && self.rapidio.is_empty()
             && self.transports.is_empty()
-            && self.linx.is_none()
-            && self.services.is_none()
-            && self.rping.is_none()
             && self.udp_engines.is_empty()
-            && self.remote_storage.is_none()
+            && self.users.is_empty()
             && !self.links_polled
             && !self.ending
     }
 
     /// Whether completions of a RoCE card are pending.
-    #[inline(always)]
+    #[inline]
     pub fn cards_pending(&self) -> bool {
         self.rdma_stack.as_ref().is_some_and(|stack| stack.providers.cards_pending())
     }
@@ -313,9 +319,9 @@ impl DataPlane {
             .is_some_and(|rdma_stack| !rdma_stack.providers.roce.wants_transmit())
     }
 
-    /// Whether the frames of this round leave no work. Never with measuring tools, which poll their memory.
+    /// Whether the frames of this round leave no work.
     pub fn is_quiescent(&self) -> bool {
-        !self.has_work && self.services.is_none() && self.rping.is_none() && !self.cards_pending()
+        !self.has_work && self.users.are_idle() && !self.cards_pending()
     }
 
     /// When the next timer expires, or a poll is due.

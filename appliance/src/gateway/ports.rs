@@ -141,7 +141,7 @@ impl PlanePort {
     }
 
     /// Polls device and link when due. Returns whether it did.
-    #[inline(always)]
+    #[inline]
     pub fn poll_link(&mut self, now: Instant) -> bool {
         let due = now >= self.link_due;
         if due {

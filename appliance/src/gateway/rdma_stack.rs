@@ -6,7 +6,7 @@ use crate::config::Config;
 use ntrdma::Ntrdma;
 use perf_responders::ntb_perf;
 use provider_set::ProviderSet;
-use rand_core::RngCore;
+use rand_core::Rng;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use verbs::ConnectionManager;
 
@@ -33,7 +33,7 @@ impl RdmaStack {
         ports: &[PlanePort],
         ntrdma: Vec<Ntrdma>,
         wanted: bool,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Option<Self> {
         let mut configs = ports.iter().map(|slot| PortConfig {
             mac: slot.port.mac(),

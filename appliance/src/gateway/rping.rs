@@ -2,7 +2,9 @@
 //! queued for the console.
 
 use super::network::Network;
+use super::plane_user::{PlaneUser, Setup};
 use super::ports::PortSlot;
+use super::storage::Storage;
 use crate::console::Progress;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,8 +13,7 @@ use net::{Interface, Resolution};
 use perf_responders::rping::{Client, Event, Options, Summary};
 use provider_set::ProviderSet;
 use std::collections::VecDeque;
-use verbs::EngineContext;
-use verbs::{ConnectionEvent, VerbsError};
+use verbs::{ConnectionEvent, Ctx, VerbsError};
 
 /// Time limit of resolving the peer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,17 +62,22 @@ impl Rping {
     pub fn progress(&mut self) -> Option<Progress> {
         self.progress.pop_front()
     }
+}
 
-    /// Handles an event of the connection manager. False if it does not belong to this.
-    pub fn handle_connection_event(&mut self, event: &ConnectionEvent) -> bool {
+impl PlaneUser for Rping {
+    /// An order creates it.
+    fn of(_: &mut Setup<'_>) -> Option<Self> {
+        None
+    }
+
+    fn on_connection(&mut self, event: &ConnectionEvent, _: &mut Ctx<'_, ProviderSet>) -> bool {
         match &mut self.stage {
             Stage::Running(client) => client.handle_connection_event(event),
             _ => false,
         }
     }
 
-    /// When the next timer expires.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Resolving(until) => Some(*until),
             Stage::Running(client) => client.poll_timeout(),
@@ -80,8 +86,11 @@ impl Rping {
         }
     }
 
-    /// Continues. Returns the amount of work.
-    pub fn poll(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+    fn is_idle(&self) -> bool {
+        false
+    }
+
+    fn poll(&mut self, _: &mut Storage, ctx: &mut Ctx<'_, ProviderSet>) -> usize {
         let Rping { peer, options, stage, progress } = self;
         match core::mem::replace(stage, Stage::Over) {
             Stage::Resolved(local) => match Client::start(local, *peer, *options, ctx) {
@@ -126,6 +135,40 @@ impl Rping {
         }
         1
     }
+
+    fn resolve(
+        &mut self,
+        ports: &[PortSlot],
+        networks: &mut [Network],
+        ctx: &mut Ctx<'_, ProviderSet>,
+    ) {
+        let Stage::Resolving(until) = self.stage else { return };
+        let peer = self.peer;
+        let mut all = networks.iter_mut().zip(ports);
+        let route = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
+        let failed = match route {
+            Some((_, slot)) if !slot.is_first_alone() => {
+                "the interface to it is not on core 0 alone (`show loops`)"
+            }
+            None => "no route: `show interfaces` shows our networks",
+            Some((network, _)) => match network.interface.resolve(peer, ctx.now) {
+                Resolution::Known(mac) => match local_address(&network.interface, peer) {
+                    Some(local) => {
+                        let routed = network.interface.is_routed(peer);
+                        ctx.provider.learn_neighbour(local, peer, mac, routed);
+                        self.stage = Stage::Resolved(local);
+                        return;
+                    }
+                    None => "we have no address of this family",
+                },
+                Resolution::Pending if ctx.now < until => return,
+                Resolution::Pending | Resolution::Unreachable => "the host does not answer",
+                Resolution::NoRoute => "no route",
+            },
+        };
+        self.progress.push_back(Progress::Done(Err(format!("{peer}: {failed}"))));
+        self.stage = Stage::Over;
+    }
 }
 
 fn summary_line(options: &Options, summary: &Summary) -> String {
@@ -149,42 +192,4 @@ fn local_address(interface: &Interface, peer: IpAddr) -> Option<IpAddr> {
         interface.addresses().iter().find(|c| IpAddr::from(c.address()).is_ipv4() == peer.is_ipv4())
     };
     Some(near.or_else(fitting)?.address().into())
-}
-
-impl Rping {
-    /// Resolves the peer.
-    pub fn resolve_path(
-        &mut self,
-        providers: &mut ProviderSet,
-        ports: &[PortSlot],
-        networks: &mut [Network],
-        now: Instant,
-    ) {
-        let Stage::Resolving(until) = self.stage else { return };
-        let peer = self.peer;
-        let mut all = networks.iter_mut().zip(ports);
-        let route = all.find(|(network, _)| network.interface.next_hop(peer).is_some());
-        let failed = match route {
-            Some((_, slot)) if !slot.is_first_alone() => {
-                "the interface to it is not on core 0 alone (`show loops`)"
-            }
-            None => "no route: `show interfaces` shows our networks",
-            Some((network, _)) => match network.interface.resolve(peer, now) {
-                Resolution::Known(mac) => match local_address(&network.interface, peer) {
-                    Some(local) => {
-                        let routed = network.interface.is_routed(peer);
-                        providers.learn_neighbour(local, peer, mac, routed);
-                        self.stage = Stage::Resolved(local);
-                        return;
-                    }
-                    None => "we have no address of this family",
-                },
-                Resolution::Pending if now < until => return,
-                Resolution::Pending | Resolution::Unreachable => "the host does not answer",
-                Resolution::NoRoute => "no route",
-            },
-        };
-        self.progress.push_back(Progress::Done(Err(format!("{peer}: {failed}"))));
-        self.stage = Stage::Over;
-    }
 }

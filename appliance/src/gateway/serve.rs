@@ -2,8 +2,7 @@
 
 use super::plane::DataPlane;
 use drivers::hal::{Instant, TransmitError};
-use verbs::EngineContext;
-use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
+use verbs::{ConnectionEvent, ConnectionManager, Ctx, Provider, RejectReason};
 
 impl DataPlane {
     /// Runs connections, requests and responses of the protocol servers. Returns the amount of work.
@@ -16,8 +15,8 @@ impl DataPlane {
         for (number, bridge) in self.bridges.iter_mut().enumerate() {
             let (moved, up) = bridge.poll(number, &mut rdma_stack.providers, now);
             done += moved;
-            if up && let Some(remote_storage) = &mut self.remote_storage {
-                remote_storage.resolve_due = Some(now);
+            if up {
+                self.users.bridge_came_up(now);
             }
         }
         rdma_stack.providers.poll_cards(now);
@@ -39,19 +38,12 @@ impl DataPlane {
             done += usize::from(self.storage.follow(&rdma_stack.providers, now));
         }
         let arena = &mut self.arena;
-        let mut ctx =
-            EngineContext { provider: &mut rdma_stack.providers, arena, now, rng: &mut *self.rng };
+        let mut ctx = Ctx { provider: &mut rdma_stack.providers, arena, now, rng: &mut *self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
             done += 1;
             let storage = self.storage.server.as_mut();
-            let remote_storage = self.remote_storage.as_mut();
-            let services = self.services.as_mut();
-            let mut measures = self.bridges.iter_mut().filter_map(|one| one.measure.as_mut());
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || remote_storage.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
-                || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event))
-                || measures.any(|m| m.handle_connection_event(&event, &mut ctx));
+                || self.users.on_connection(&event, &mut ctx);
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
                 // An error means that the connection is gone already.
                 let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
@@ -67,18 +59,7 @@ impl DataPlane {
             }
         }
         done += self.storage.serve_followers();
-        if let Some(remote_storage) = &mut self.remote_storage {
-            done += remote_storage.poll(&mut self.storage, &mut ctx);
-        }
-        if let Some(services) = &mut self.services {
-            done += services.poll(&mut ctx);
-        }
-        if let Some(rping) = &mut self.rping {
-            done += rping.poll(&mut ctx);
-        }
-        for measure in self.bridges.iter_mut().filter_map(|one| one.measure.as_mut()) {
-            done += measure.poll(&mut ctx);
-        }
+        done += self.users.poll(&mut self.storage, &mut ctx);
         if done > 0 {
             for (number, bridge) in self.bridges.iter_mut().enumerate() {
                 done += bridge.poll(number, &mut rdma_stack.providers, now).0;
@@ -87,14 +68,11 @@ impl DataPlane {
         done
     }
 
-    /// When the next timer of the provider or a server expires.
+    /// When the next timer of the provider or a user expires.
     pub fn fabric_timeout(&self) -> Option<Instant> {
         let provider = self.rdma_stack.as_ref().and_then(|f| f.providers.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
-        let remote_storage = self.remote_storage.as_ref().and_then(|e| e.poll_timeout());
-        let services = self.services.as_ref().and_then(|s| s.poll_timeout());
-        let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
-        Instant::first([provider, server, remote_storage, services, rping])
+        Instant::first([provider, server, self.users.deadline()])
     }
 
     /// Passes the packets of the provider, and of UDP engines, to their ports, as many as there is room for. Returns

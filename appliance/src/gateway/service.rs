@@ -1,6 +1,6 @@
 //! Services between the data plane of the first loop, whose providers and engines carry their bytes, and the IP
-//! interfaces, whose TCP connections carry their handshakes. The loop polls the list of services once a round. A new
-//! one is a line in `State::with_services`, and one in `State::services_timeout` (`stages.rs`).
+//! interfaces, whose TCP connections carry their handshakes. The loop polls the list of services ([`super::services`])
+//! once a round.
 
 use super::network::Network;
 use super::plane::DataPlane;
@@ -8,6 +8,7 @@ use super::ports::PortSlot;
 use crate::config::Config;
 use crate::refused::Refused;
 use drivers::hal::Instant;
+use net::dns::Resolver;
 
 /// Context of a service.
 pub(super) struct ServiceContext<'a> {
@@ -18,6 +19,8 @@ pub(super) struct ServiceContext<'a> {
     /// Numbers of this loop's ports, by their indices in its plane.
     pub own_ports: &'a [usize],
     pub config: &'a Config,
+    /// The DNS client.
+    pub resolver: &'a mut Resolver,
     /// Record of refusals.
     pub refused: &'a mut Refused,
     pub now: Instant,
@@ -30,6 +33,12 @@ pub(super) trait Service {
 
     /// When the next timer expires.
     fn deadline(&self, plane: &DataPlane) -> Option<Instant>;
+
+    /// Whether brief rounds (`brief.rs`), which do not poll it, may run: it takes part in them, or can wait for the
+    /// next round.
+    fn allows_brief_rounds(&self) -> bool {
+        false
+    }
 
     /// Disconnects all peers, before the machine ends.
     fn shut_down(&mut self, _around: &mut ServiceContext<'_>) {}

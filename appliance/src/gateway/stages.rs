@@ -2,8 +2,8 @@
 //! state to their owner.
 
 use super::network::Network;
-use super::plane_services::{LinxStage, TcpCarrier};
-use super::service::{Service, ServiceContext};
+use super::service::ServiceContext;
+use super::services::Services;
 use super::state::State;
 use super::watchdog::TRIAL;
 use crate::config::Config;
@@ -11,8 +11,8 @@ use crate::config::disk::Event;
 use crate::console::Progress;
 use core::time::Duration;
 use drivers::hal::Instant;
-use management::not_ready;
 use management::orders::End;
+use management::{leaving, not_ready};
 
 /// Poll interval of disks and their sizes, because a poll reads registers.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,10 +22,19 @@ impl State {
     pub fn poll_capacities(&mut self, now: Instant) {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
-            self.rules_changed |= self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
+            self.rules_changed |= self.rules_wait();
             self.disks.iter_mut().for_each(|slot| slot.look_after(now));
             self.plane.free_retired(now);
             self.plane.storage.check_geometries();
+            if self.lifecycle.is_expired(now) {
+                self.end_trial();
+            }
+            if self.has_trial_in_doubt() {
+                self.withdraw_trial();
+            }
+            if !self.lifecycle.leaving.is_empty() && self.lifecycle.trial.is_none() {
+                let _ = leaving::settle(self);
+            }
         }
     }
 
@@ -51,6 +60,13 @@ impl State {
     }
 
     fn poll_config_disk(&mut self) -> usize {
+        if self.lifecycle.history.has_unwritten() {
+            self.write_revision();
+        }
+        self.audit.poll(self.log, self.now);
+        if self.audit.due().is_some_and(|due| due <= self.now) {
+            self.write_audit();
+        }
         let Some((index, config)) = &mut self.config_disk else { return 0 };
         let before = config.position();
         let outcome = match config.poll(&mut self.disks[*index].disk) {
@@ -62,8 +78,53 @@ impl State {
                 self.kept = self.saving.take().unwrap_or_else(|| self.document.config().clone());
                 Ok(format!("saved on {}; it is read at the next boot", self.disks[*index].name))
             }
-            Some(Event::Failed(why)) => Err(why),
+            Some(Event::Recorded(number)) => {
+                self.lifecycle.history.note_written(number);
+                self.resume();
+                return 1;
+            }
+            Some(Event::AuditWritten) => {
+                if let Some(write) = self.noting.take() {
+                    self.audit.note_written(write, self.now);
+                }
+                self.resume();
+                return 1;
+            }
+            Some(Event::Failed(why)) if self.noting.is_some() => {
+                log::error!("audit log: not written, and tried again: {why}");
+                if let Some(write) = self.noting.take() {
+                    self.audit.note_failed(write, self.now);
+                }
+                self.resume();
+                return 1;
+            }
+            Some(Event::Withdrawn) => {
+                log::info!("configuration: the refused trial is withdrawn: no boot starts it");
+                self.resume();
+                return 1;
+            }
+            // It is tried again.
+            Some(Event::StillArmed) => {
+                self.resume();
+                return 1;
+            }
+            Some(Event::Armed) => {
+                self.end = Some(End::Reboot);
+                Ok("the next boot tries the configuration; rebooting".into())
+            }
+            Some(Event::Failed(why)) if self.saving.is_none() && !self.arming => {
+                // A revision could not be written. It stays in memory.
+                log::error!("configuration: revision not kept: {why}");
+                self.lifecycle.history.note_all_written();
+                self.resume();
+                return 1;
+            }
+            Some(Event::Failed(why)) => {
+                self.saving = None;
+                Err(why)
+            }
         };
+        self.arming = false;
         if let Some(words) = self.upgrade_after_save.take()
             && let Ok(saved) = &outcome
         {
@@ -80,26 +141,26 @@ impl State {
     }
 
     /// Continues an upgrade. Returns the amount of work.
-    #[inline(always)]
+    #[inline]
     fn poll_upgrade(&mut self) -> usize {
         // On most machines this test is all that a round costs.
-        if self.upgrade.is_some() { self.advance_upgrade() } else { 0 }
+        if self.services.upgrade.is_some() { self.advance_upgrade() } else { 0 }
     }
 
     fn advance_upgrade(&mut self) -> usize {
-        let Some(upgrade) = self.upgrade.as_ref() else { return 0 };
+        let Some(upgrade) = self.services.upgrade.as_ref() else { return 0 };
         if self.is_saving() {
             return 0;
         }
         if upgrade.is_check_due(self.now) {
             let mut lacking = if upgrade.was_ready() { not_ready(self) } else { Vec::new() };
             lacking.extend(upgrade.missing(&self.doors(self.document.config())));
-            let upgrade = self.upgrade.as_mut();
+            let upgrade = self.services.upgrade.as_mut();
             if upgrade.is_some_and(|upgrade| !upgrade.judge(&lacking, self.now)) {
                 self.end = Some(End::Reboot);
             }
         }
-        let Some(upgrade) = self.upgrade.as_mut() else { return 0 };
+        let Some(upgrade) = self.services.upgrade.as_mut() else { return 0 };
         let (any, progress, restarts) = upgrade.step(&mut self.disks, self.now);
         if restarts {
             self.end = Some(End::Reboot);
@@ -121,7 +182,7 @@ impl State {
     /// Polls the watchdog.
     #[inline]
     pub fn poll_watchdog(&mut self, now: Instant) {
-        let trial = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_on_trial());
+        let trial = self.services.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_on_trial());
         let wanted = match self.document.config().system.watchdog {
             0 if trial => TRIAL,
             seconds => seconds,
@@ -131,71 +192,23 @@ impl State {
         }
     }
 
-    /// Calls `act` with each present service, in the order of a round.
-    #[inline(always)]
-    fn with_services(
-        &mut self,
-        networks: &mut [Network],
+    /// The services, and their context.
+    #[inline]
+    pub(super) fn services<'a>(
+        &'a mut self,
+        networks: &'a mut [Network],
         now: Instant,
-        mut act: impl FnMut(&mut dyn Service, &mut ServiceContext<'_>),
-    ) {
-        let State { smc, rendezvous, upgrade, plane, ports, own_ports, document, refused, .. } =
-            self;
-        let config = document.config();
-        let mut around = ServiceContext { networks, plane, ports, own_ports, config, refused, now };
-        if let Some(smc) = smc {
-            act(&mut **smc, &mut around);
-        }
-        if !around.plane.bridges.is_empty() {
-            act(&mut TcpCarrier, &mut around);
-        }
-        if around.plane.linx.is_some() {
-            act(&mut LinxStage, &mut around);
-        }
-        if let Some(rendezvous) = rendezvous {
-            act(&mut **rendezvous, &mut around);
-        }
-        if let Some(upgrade) = upgrade {
-            act(&mut **upgrade, &mut around);
-        }
+    ) -> (&'a mut Services, ServiceContext<'a>) {
+        let State { services, plane, ports, own_ports, document, names, refused, .. } = self;
+        let (config, resolver) = (document.config(), &mut names.resolver);
+        let around =
+            ServiceContext { networks, plane, ports, own_ports, config, resolver, refused, now };
+        (services, around)
     }
 
     /// Polls all services. Returns the amount of work.
     pub fn poll_services(&mut self, networks: &mut [Network], now: Instant) -> usize {
-        let mut done = 0;
-        self.with_services(networks, now, |service, around| done += service.poll(around));
-        done
-    }
-
-    /// Polls SMC-R alone. Returns the amount of work.
-    pub fn poll_smc(&mut self, networks: &mut [Network], now: Instant) -> usize {
-        let State { smc, plane, ports, own_ports, document, refused, .. } = self;
-        let config = document.config();
-        let Some(smc) = smc else { return 0 };
-        smc.poll(&mut ServiceContext { networks, plane, ports, own_ports, config, refused, now })
-    }
-
-    /// When the next timer of a service expires.
-    pub fn services_timeout(&self) -> Option<Instant> {
-        let plane = &self.plane;
-        let smc = self.smc.as_ref().and_then(|smc| smc.deadline(plane));
-        let bridge = plane.bridges.first().and_then(|_| TcpCarrier.deadline(plane));
-        let linx = plane.linx.as_ref().and_then(|_| LinxStage.deadline(plane));
-        let rendezvous = self.rendezvous.as_ref().and_then(|one| one.deadline(plane));
-        let upgrade = self.upgrade.as_ref().and_then(|one| one.deadline(plane));
-        Instant::first([smc, bridge, linx, rendezvous, upgrade])
-    }
-
-    /// Makes all services disconnect their peers.
-    pub fn shut_down_services(&mut self, networks: &mut [Network], now: Instant) {
-        self.with_services(networks, now, |service, around| service.shut_down(around));
-    }
-
-    /// Whether all their peers are disconnected.
-    pub fn services_are_shut_down(&self) -> bool {
-        self.smc.as_ref().is_none_or(|smc| smc.is_shut_down())
-            && self.rendezvous.as_ref().is_none_or(|one| one.is_shut_down())
-            && TcpCarrier.is_shut_down()
-            && LinxStage.is_shut_down()
+        let (services, mut around) = self.services(networks, now);
+        services.poll(&mut around)
     }
 }

@@ -2,20 +2,26 @@
 //! are made from it.
 
 use super::disks::DiskSlot;
+use super::linx::Linx;
+use super::names::{Names, resolved_rules};
 use super::network::Network;
+use super::nvme::Nvme;
+use super::path_probes::PathProbes;
 use super::plane::DataPlane;
+use super::plane_services::LinxStage;
 use super::ports::{PortSlot, QueueSlot};
 use super::punt::PuntPort;
-use super::rendezvous::Rendezvous;
+use super::revisions::Waiting;
+use super::services::Services;
 use super::smc::Smc;
+use super::time::Time;
 use super::tls::Secure;
-use super::upgrade::Upgrade;
 use super::watchdog::Keeper;
 use super::worker::Worker;
+use crate::audit::{Trail, Write};
 use crate::config::disk::ConfigDisk;
-use crate::config::{Config, Document};
+use crate::config::{Config, Document, Lifecycle};
 use crate::crash::History;
-use crate::families::OfSmc;
 use crate::log_ring::LogRing;
 use crate::refused::Refused;
 use core::net::IpAddr;
@@ -23,6 +29,7 @@ use drivers::hal::{Disk, Instant, Platform, Port};
 use management::UnclaimedDevice;
 use management::orders::End;
 use management::status::{Facts, WallClock};
+use management::task::Task;
 use net::PortAddresses;
 use net::refusal::Refusals;
 use std::collections::VecDeque;
@@ -48,10 +55,20 @@ pub(super) struct State {
     /// The wall clock.
     pub clock: WallClock,
     pub document: Document,
+    /// Candidate, revisions and trial of the configuration.
+    pub lifecycle: Lifecycle,
     /// The configuration as read or saved last.
     pub kept: Config,
     /// The configuration that is being saved.
     pub saving: Option<Config>,
+    /// An order that waits for the config disk.
+    pub waiting: Option<Waiting>,
+    /// The audit log.
+    pub audit: Trail,
+    /// The block of the audit log that is being written.
+    pub noting: Option<Write>,
+    /// A trial is being written, after which the machine reboots.
+    pub arming: bool,
     /// Errors of the configuration at boot.
     pub problems: Vec<String>,
     /// Parts of it that were left out.
@@ -62,10 +79,8 @@ pub(super) struct State {
     pub queues: Vec<QueueSlot>,
     /// The data plane of this loop.
     pub plane: DataPlane,
-    /// SMC-R and its users; None if the configuration does not use it.
-    pub smc: Option<OfSmc<Smc>>,
-    /// Rendezvous of UDP engines with their peers; None if not configured.
-    pub rendezvous: Option<Box<Rendezvous>>,
+    /// Services between the data plane and the IP interfaces.
+    pub services: Services,
     /// Numbers of this loop's ports, by their indices in its plane.
     pub own_ports: Vec<usize>,
     /// The other loops.
@@ -81,17 +96,23 @@ pub(super) struct State {
     pub crashes: History,
     /// The config disk, if there is one: number, and engine.
     pub config_disk: Option<(usize, ConfigDisk)>,
-    /// The slots for releases, if the boot disk has slots.
-    pub upgrade: Option<Box<Upgrade>>,
     /// Arguments of an `upgrade` that waits for the configuration to be saved.
     pub upgrade_after_save: Option<Vec<String>>,
     /// The machine's watchdog.
     pub watchdog: Keeper,
+    /// The DNS client.
+    pub names: Names,
+    /// The time client.
+    pub time: Time,
+    /// Probes of paths for `doctor`.
+    pub path_probes: PathProbes,
     /// Pending order to start or stop a ping.
     pub ping_order: Option<PingOrder>,
     /// A ping runs.
     pub pinging: bool,
-    /// Progress of the running command, for the console.
+    /// The running command.
+    pub task: Task,
+    /// Progress of the running command, for who follows it.
     pub progress: VecDeque<Progress>,
     /// When disks are polled next.
     pub capacity_due: Instant,
@@ -99,12 +120,18 @@ pub(super) struct State {
     pub network_changed: bool,
     /// Changed rules are not applied yet.
     pub rules_changed: bool,
+    /// Changed subsystems are not applied yet.
+    pub subsystems_changed: bool,
+    /// Changed links to LINX nodes are not applied yet.
+    pub linx_changed: bool,
     pub end: Option<End>,
+    /// Until when the end waits for the audit log.
+    pub end_by: Option<Instant>,
 }
 
 impl State {
     /// Carries bytes of a bridge over TCP, in and out.
-    #[inline(always)]
+    #[inline]
     pub fn poll_tcp_bridge(&mut self, networks: &mut [Network], now: Instant) -> usize {
         self.plane.bridges.iter_mut().map(|bridge| bridge.poll_tcp(networks, now)).sum()
     }
@@ -115,11 +142,50 @@ impl State {
             return;
         }
         let config = self.document.config();
-        match &mut self.smc {
-            Some(smc) => smc.apply_rules(config, networks, &mut self.plane, now),
+        let rules = resolved_rules(config, Some(&self.names.resolver), networks);
+        let (plane, smc) = (&mut self.plane, &mut self.services.smc);
+        match smc {
+            Some(smc) => smc.apply_rules(&rules, networks, plane, now),
             None if config.rule.is_empty() => {}
-            None => self.smc = Smc::of(config, self.facts.memory, &mut self.plane, networks),
+            None => *smc = Smc::of(config, &rules, self.facts.memory, plane, networks),
         }
+    }
+
+    /// Applies the subsystems, if they have changed.
+    pub fn poll_subsystems(&mut self, networks: &mut [Network]) {
+        if !core::mem::take(&mut self.subsystems_changed) {
+            return;
+        }
+        let config = self.document.config();
+        let nvme = &mut self.services.nvme;
+        match nvme {
+            Some(nvme) => nvme.configure(config, &self.plane),
+            None => *nvme = Nvme::of(config, &mut self.plane, networks),
+        }
+    }
+
+    /// Applies the links to LINX nodes, if they have changed, and the rules that use them.
+    pub fn poll_linx(&mut self, networks: &mut [Network], now: Instant) {
+        if !core::mem::take(&mut self.linx_changed) {
+            return;
+        }
+        let config = self.document.config();
+        let DataPlane { linx, rapidio, arena, rng, .. } = &mut self.plane;
+        match linx {
+            Some(linx) => {
+                self.rules_changed |= linx.configure(config, rapidio, arena, networks, now);
+            }
+            None => {
+                *linx = Linx::of(config, rapidio, arena, networks, &mut **rng, now);
+                self.services.linx = linx.is_some().then(|| Box::new(LinxStage));
+                self.rules_changed |= linx.is_some();
+            }
+        }
+    }
+
+    /// Whether rules wait for an end that is not in force yet.
+    pub fn rules_wait(&self) -> bool {
+        self.services.smc.as_ref().is_some_and(|smc| smc.rules.waits)
     }
 
     /// Whether work of a device, another loop or a bridge is pending.
@@ -250,16 +316,15 @@ impl State {
     /// Whether the control plane has work without a frame or a timer: requests for it, or users that need each round.
     pub fn wants_control(&mut self, now: Instant) -> bool {
         let plane = &mut self.plane;
-        let remote_storage = plane.remote_storage.as_ref();
-        let resolves = remote_storage.and_then(|remote_storage| remote_storage.resolve_due);
         core::mem::take(&mut plane.links_polled)
             || plane.udp_engines.next_hops.take_queries()
             || plane.rdma_stack.as_mut().is_some_and(|stack| stack.pending_neighbours.take_new())
             || self.network_changed
+            || self.names.wants_poll()
+            || self.time.is_changed
             || self.ping_order.is_some()
-            || resolves.is_some_and(|at| at <= now)
-            || plane.services.is_some()
-            || plane.rping.is_some()
+            || self.path_probes.wants_poll()
+            || plane.users.want_control(now)
             || self.ports.iter().any(PortSlot::has_news)
             || self.queues.iter().any(|queue| queue.punt_port.has_requests())
     }
@@ -267,10 +332,15 @@ impl State {
     /// When the next timer expires.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let waits = self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
+        let lifecycle = &self.lifecycle;
+        let waits = self.rules_wait() || lifecycle.trial.is_some() || !lifecycle.leaving.is_empty();
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
-        let rules = self.rules_changed.then_some(Instant::ZERO);
-        let (services, plane) = (self.services_timeout(), self.plane.poll_timeout());
-        Instant::first([capacity, rules, services, plane, self.watchdog.deadline()])
+        let changed = self.rules_changed || self.subsystems_changed || self.linx_changed;
+        let rules = changed.then_some(Instant::ZERO);
+        let plane = self.plane.poll_timeout();
+        let services = self.services.deadline(&self.plane);
+        let end = self.end.map(|_| Instant::ZERO);
+        let audit = Instant::first([self.audit.due(), end]);
+        Instant::first([capacity, rules, services, plane, audit, self.watchdog.deadline()])
     }
 }

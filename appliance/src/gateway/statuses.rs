@@ -5,20 +5,22 @@ use super::ports::PortSlot;
 use super::punt::PuntPort;
 use super::state::State;
 use super::worker::Worker;
-use crate::config::{Document, Export, Name, Volume};
+use crate::audit::Trail;
+use crate::config::{Config, Document, Export, Lifecycle, Name, Volume};
 use crate::console::Progress;
 use crate::log_ring::LogRing;
 use drivers::hal::{Disk, Port as _, PortCounters};
 use management::orders::Order;
 use management::status::{
-    BridgeStatus, DiskStatus, LinxStatus, MachineStatus, PlaneReport, PortReport, PortStatus,
-    QueueStatus, RapidioStatus, RemoteStatus, RoceStatus, SmcStatus, StorageStatus, TlsStatus,
-    TransportStatus, UdpEngineStatus, UpgradeStatus,
+    BridgeStatus, DiskStatus, LinxStatus, MachineStatus, PathProbes, PlaneReport, PortReport,
+    PortStatus, QueueStatus, RapidioStatus, RemoteStatus, RoceStatus, SmcStatus, StorageStatus,
+    TlsStatus, TransportStatus, UdpEngineStatus, UpgradeStatus,
 };
+use management::task::Task;
 use management::{Appliance, Told};
 use net::capture::Capture;
 use net::refusal::Refusal;
-use verbs::Provider;
+use verbs::ChunksOnDemand;
 
 impl State {
     /// Report of the port with index `place` on the loop of `core`.
@@ -88,6 +90,10 @@ impl Appliance for State {
         self.log
     }
 
+    fn audit(&self) -> &Trail {
+        &self.audit
+    }
+
     fn arena(&self) -> (usize, usize) {
         (self.plane.arena.capacity(), self.plane.arena.available())
     }
@@ -102,6 +108,22 @@ impl Appliance for State {
 
     fn document_mut(&mut self) -> &mut Document {
         &mut self.document
+    }
+
+    fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    fn lifecycle_mut(&mut self) -> &mut Lifecycle {
+        &mut self.lifecycle
+    }
+
+    fn task(&mut self) -> &mut Task {
+        &mut self.task
+    }
+
+    fn exports_under(&self, config: &Config) -> Vec<Export> {
+        self.plane.storage.wanted_exports(config)
     }
 
     fn ports(&self) -> Vec<PortStatus<'_>> {
@@ -151,6 +173,7 @@ impl Appliance for State {
             interrupts: slot.disk.interrupts(),
             queues: slot.disk.queue_counts(),
             health: slot.disk.health(),
+            life: slot.disk.life(),
         });
         status.collect()
     }
@@ -186,6 +209,10 @@ impl Appliance for State {
         self.plane.rapidio.iter().map(|port| port.status(&self.ports)).collect()
     }
 
+    fn nvme(&self) -> Option<&::nvme::Target> {
+        self.services.nvme.as_ref().map(|nvme| nvme.target())
+    }
+
     fn linx(&self) -> Option<LinxStatus<'_>> {
         self.plane.linx.as_ref().map(|linx| linx.status())
     }
@@ -195,7 +222,7 @@ impl Appliance for State {
     }
 
     fn smc(&self) -> Option<SmcStatus<'_>> {
-        self.smc.as_ref().map(|smc| smc.status(self.plane.rdma_stack.as_ref()))
+        self.services.smc.as_ref().map(|smc| smc.status(self.plane.rdma_stack.as_ref()))
     }
 
     fn storage(&self) -> StorageStatus<'_> {
@@ -209,8 +236,9 @@ impl Appliance for State {
     }
 
     fn remote(&self) -> RemoteStatus<'_> {
-        let remote_storage = self.plane.remote_storage.as_ref();
-        remote_storage.map(|remote_storage| remote_storage.status()).unwrap_or_default()
+        let remote_storage = self.plane.users.remote_storage.as_ref();
+        let rest = remote_storage.map(|one| one.status()).unwrap_or_default();
+        RemoteStatus { nbd: self.plane.storage.nbd.statuses(), ..rest }
     }
 
     fn wanted_exports(&self) -> Vec<Export> {
@@ -221,12 +249,24 @@ impl Appliance for State {
         self.plane.storage.undeclared(self.document.config(), named)
     }
 
+    fn resolver(&self) -> &net::dns::Resolver {
+        &self.names.resolver
+    }
+
+    fn time_client(&self) -> &net::sntp::Client {
+        &self.time.client
+    }
+
+    fn path_probes(&self) -> PathProbes<'_> {
+        self.path_probes.status()
+    }
+
     fn tls(&self) -> Option<TlsStatus<'_>> {
         self.secure.as_ref().map(|secure| TlsStatus { tls: &secure.tls, origin: &secure.origin })
     }
 
     fn upgrade(&self) -> UpgradeStatus<'_> {
-        let slots = self.upgrade.as_ref().map(|upgrade| upgrade.status());
+        let slots = self.services.upgrade.as_ref().map(|upgrade| upgrade.status());
         UpgradeStatus { watchdog: self.watchdog.report(), slots }
     }
 

@@ -4,20 +4,22 @@ use super::disk_pool::DiskPool;
 use super::disk_queues::OwnDisks;
 use super::disks::{DiskSlot, Role, number_of};
 use super::followers::Followers;
+use super::nbd::NbdRemotes;
 use super::queue_depth::{self, Offered};
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{self, Arena, Features, Instant, Through, TransmitProgress};
 use net::hosts::Hosts;
 use provider_set::ProviderSet;
-use rand_core::RngCore;
+use rand_core::Rng;
 use rtrs::Name;
 use rtrs::server::{self, StartError};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use storage::rnbd::server::{Export, Server};
 use storage::volume::catalog::Catalog;
 use storage::volume::{DiskVolume, RamMemory, RamVolume, StillUsed, VolumeId, Volumes};
-use verbs::{Provider, UnderWay};
+use verbs::{ChunksOnDemand, Provider, UnderWay};
 
 /// Devices that a session may have open.
 pub(super) const MAX_DEVICES: usize = 64;
@@ -47,6 +49,8 @@ pub(super) struct Storage {
     unsent: hal::Retired<Arc<RamMemory>>,
     /// None if it is disabled, or there is no RDMA provider.
     pub server: Option<Server>,
+    /// Volumes of NBD servers.
+    pub nbd: NbdRemotes,
     /// The queue depth that its clients get.
     pub offered: Option<Offered>,
     /// Errors when exports were applied last. Each is logged once.
@@ -69,7 +73,7 @@ impl Storage {
         disks: &mut [DiskSlot],
         arena: &mut Arena,
         provider: Option<&mut ProviderSet>,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         wait: impl FnMut() -> bool,
     ) -> Self {
         let mut storage = Storage::default();
@@ -93,7 +97,7 @@ impl Storage {
         config: &Config,
         arena: &mut Arena,
         provider: &mut ProviderSet,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) {
         if config.rnbd.oversubscribe > 1 {
             give_memory(provider, config, arena);
@@ -128,9 +132,11 @@ impl Storage {
     pub fn wanted_exports(&self, config: &Config) -> Vec<config::Export> {
         let mut wanted = config.exports();
         if config.export.is_empty() {
+            let exported = wanted.iter().map(|export| export.volume.as_str().to_string());
+            let exported: BTreeSet<String> = exported.collect();
             let names = self.volumes.ids().filter_map(|id| self.volumes.name(id));
-            for name in names.filter_map(|name| name.parse().ok()) {
-                if wanted.iter().all(|export| export.volume != name)
+            for name in names.filter_map(|name| name.parse::<config::Name>().ok()) {
+                if !exported.contains(name.as_str())
                     && config.mirror_of(name.as_str()).is_none()
                     && self.dissolving.as_deref() != Some(name.as_str())
                     && let Ok(shown) = name.as_str().parse()

@@ -3,8 +3,8 @@
 
 use drivers::driver::OpenedPort;
 use drivers::hal::{
-    Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    TransmitError, TransmitProgress,
+    Clock, DeviceLife, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port,
+    PortCounters, TransmitError, TransmitProgress,
 };
 use net::vlan;
 
@@ -132,6 +132,10 @@ impl Port for TaggedPort {
 
     fn notice(&mut self) -> Option<Notice> {
         self.port.notice()
+    }
+
+    fn life(&self) -> DeviceLife {
+        self.port.life()
     }
 
     fn counters(&self) -> PortCounters {

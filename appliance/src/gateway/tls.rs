@@ -7,7 +7,7 @@ use crate::config::{Config, kept_pair};
 use crate::randomness::Randomness;
 use drivers::hal::{Arena, Clock, Features};
 use net::tls::{Pair, PairError, Tls};
-use rand_core::RngCore;
+use rand_core::Rng;
 use std::sync::Arc;
 
 /// TLS with its certificate, which stay the same until a reboot.
@@ -41,6 +41,7 @@ pub(super) fn start(
     };
     log::info!("http: TLS, certificate of the {origin}: SHA-256 {}", pair.fingerprint());
     let tls = Tls::new(pair, Box::new(move |into| rng.fill_bytes(into)));
+    tls.ask_for_certificates(config.knows_certificates());
     Some(Secure { tls, origin })
 }
 

@@ -2,7 +2,7 @@
 
 use super::rendezvous::exchange::Exchange;
 use crate::config::Config;
-use crate::console::{Managed, Progress};
+use crate::console::{Managed, Progress, UsnicVerb};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use drivers::hal::{Instant, UdpFlow, Window};
 use management::status::UsnicStatus;
@@ -46,7 +46,7 @@ pub(super) trait UdpEngine {
     /// Status for reports.
     fn status(&self) -> UsnicStatus<'_>;
     /// Executes an order of the console.
-    fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String>;
+    fn order(&mut self, verb: UsnicVerb, words: &[&str], now: Instant) -> Result<Managed, String>;
     /// The next progress of a running order.
     fn progress(&mut self, now: Instant) -> Option<Progress>;
     /// Cancels the running order.

@@ -7,7 +7,7 @@ use super::rendezvous::exchange::Exchange;
 use super::udp_engine::{Outgoing, UdpEngine};
 use super::usnic::Usnic;
 use crate::config::Config;
-use crate::console::{Managed, Progress};
+use crate::console::{Managed, Progress, UsnicVerb};
 use drivers::hal::{Arena, Instant, Packet, TransmitError};
 use management::status::{Losses, UdpEngineStatus};
 use messaging::usnic::UsnicTransport;
@@ -15,7 +15,7 @@ use net::PortAddresses;
 use net::capture::Capture;
 use net::datagram::{self, Datagram, HEADERS, Unfit};
 use net::refusal::Refusals;
-use rand_core::RngCore;
+use rand_core::Rng;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
@@ -87,7 +87,7 @@ impl UdpEngines {
         ports: &mut [PlanePort],
         place_of: &dyn Fn(usize) -> Option<usize>,
         arena: &mut Arena,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         now: Instant,
     ) -> Self {
         let usnic = Usnic::of(config, ports, place_of, arena, rng, now);
@@ -230,14 +230,14 @@ impl UdpEngines {
     pub fn order(
         &mut self,
         name: &str,
-        order: &str,
+        verb: UsnicVerb,
         words: &[&str],
         now: Instant,
     ) -> Result<Managed, String> {
         let none = || format!("no [[{name}]] is in force: see `show config`");
         let slot = self.find(name).ok_or_else(none)?;
         slot.touched = true;
-        slot.engine.order(order, words, now)
+        slot.engine.order(verb, words, now)
     }
 
     /// The next progress of a running order.

@@ -200,7 +200,8 @@ impl Storage {
 
     /// Returns whether a volume is being created.
     pub fn is_coming(&self, name: &str) -> bool {
-        self.pools.iter().any(|pool| pool.orders.iter().any(|(order, _)| order.name() == name))
+        let is_of = |order: &Order| order.is_of_volumes() && order.name() == name;
+        self.pools.iter().any(|pool| pool.orders.iter().any(|(order, _)| is_of(order)))
     }
 
     /// Opens the volumes in the table of a disk, and updates the extents of the open ones.
@@ -233,10 +234,41 @@ impl Storage {
                 self.volumes.add(name, Box::new(volume)).ok_or_else(taken)
             });
             match added {
-                Ok(_) => pool.open.push((entry.name.clone(), extents)),
+                Ok(id) => {
+                    // The table was checked when it was read.
+                    self.volumes.restore_reservations(id, &entry.reservations);
+                    pool.open.push((entry.name.clone(), extents));
+                }
                 Err(why) => log::error!("volume {} of disk {}: {why}", entry.name, pool.number),
             }
         }
+    }
+
+    /// Starts to write changed reservations of volumes.
+    fn write_reservations(&mut self) -> usize {
+        let mut started = 0;
+        while let Some((id, record)) = self.volumes.next_unpersisted() {
+            started += 1;
+            let name = self.volumes.name(id).unwrap_or_default().to_string();
+            let is_on = |pool: &&mut DiskPool| pool.open.iter().any(|(open, _)| *open == name);
+            let Some(pool) = self.pools.iter_mut().find(is_on) else {
+                self.volumes.reservations_persisted(id, false);
+                continue;
+            };
+            pool.orders.push_back((Order::Reserve { name, id, record }, false));
+            if pool.orders.len() == 1
+                && !pool.store.is_busy()
+                && let Err(why) = pool.start()
+            {
+                pool.orders.pop_front();
+                log::error!(
+                    "reservations of volume {}: {why}",
+                    self.volumes.name(id).unwrap_or("")
+                );
+                self.volumes.reservations_persisted(id, false);
+            }
+        }
+        started
     }
 
     /// Polls the work on the disks.
@@ -246,15 +278,18 @@ impl Storage {
         disks: &mut [DiskSlot],
         arena: &mut Arena,
     ) -> PoolsPolled {
-        let mut polled = PoolsPolled::default();
+        let mut polled = PoolsPolled { steps: self.write_reservations(), ..Default::default() };
         let mut index = 0;
         while index < self.pools.len() {
             let (moved, event) = self.pools[index].step();
             polled.steps += usize::from(moved);
             if let Some(event) = event {
                 log_state(&self.pools[index], Some(event));
+                let of_volumes = |pool: &DiskPool| {
+                    pool.orders.front().is_none_or(|(order, _)| order.is_of_volumes())
+                };
+                polled.has_news |= of_volumes(&self.pools[index]);
                 polled.outcomes.extend(self.advance(index, event, config));
-                polled.has_news = true;
                 let pool = &self.pools[index];
                 let ours = matches!(pool.state(), StoreState::Ready | StoreState::Damaged);
                 if !ours && pool.is_idle() {
@@ -273,6 +308,11 @@ impl Storage {
         let mut outcomes = Vec::new();
         let pool = &mut self.pools[index];
         let done = match (event, pool.orders.front().map(|(order, _)| order)) {
+            (StoreEvent::Done | StoreEvent::Failed(_), Some(Order::Reserve { id, .. })) => {
+                self.volumes.reservations_persisted(*id, event == StoreEvent::Done);
+                pool.orders.pop_front();
+                None
+            }
             (StoreEvent::Failed(error), Some(_)) => {
                 Some(Err(format!("disk {} failed: {error}", pool.number)))
             }
@@ -312,6 +352,9 @@ impl Storage {
             let pool = &mut self.pools[index];
             let Err(why) = pool.start() else { break };
             if let Some((order, for_console)) = pool.orders.pop_front() {
+                if let Order::Reserve { id, .. } = order {
+                    self.volumes.reservations_persisted(id, false);
+                }
                 let result = Err(format!("volume {}: {why}", order.name()));
                 outcomes.push(Outcome { result, for_console });
             }

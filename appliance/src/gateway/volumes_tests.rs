@@ -8,6 +8,7 @@ use rand_core::SeedableRng;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use storage::volume::RamMemory;
+use storage::volume::reservation::{Command, Kind, Reservations, Stored};
 
 /// A disk in memory, without a cache.
 struct Ram {
@@ -227,4 +228,63 @@ fn disks_of_the_appliance_are_never_volumes() {
         assert!(why.contains("never a volume"), "{why}");
         assert_eq!(bench.disks[0].role, role);
     }
+}
+
+const HOST: [u8; 16] = [1; 16];
+
+impl Bench {
+    /// Changes the reservations of a volume. Returns what the target is told when it was written.
+    fn reserve(&mut self, name: &str, next: &Reservations) -> Option<bool> {
+        let id = self.storage.volumes.find(name).unwrap();
+        assert_eq!(self.storage.volumes.change_reservations(id, next.clone()), Stored::Pending);
+        self.run();
+        let (volume, is_written) = self.storage.volumes.poll_persisted()?;
+        assert_eq!(volume, id);
+        Some(is_written)
+    }
+
+    fn reserved(&self, name: &str) -> (Option<Kind>, usize) {
+        let volumes = &self.storage.volumes;
+        volumes.open_counts(volumes.find(name).unwrap()).unwrap().reservation()
+    }
+}
+
+#[test]
+fn reservations_are_kept_on_the_disk_and_fence_from_the_start() {
+    let mut bench = Bench::boot(disk(), &[SMALL]);
+    bench.create("a", 1, false).unwrap();
+    bench.create("b", 1, false).unwrap();
+    let id = bench.storage.volumes.find("a").unwrap();
+    assert!(bench.storage.volumes.persists_reservations(id));
+    let ram = bench.storage.volumes.find("ram0").unwrap();
+    assert!(!bench.storage.volumes.persists_reservations(ram));
+
+    let mut next = Reservations::default().with_persist(true);
+    next = next.apply(&HOST, Command::Register { key: 5 }).unwrap().next;
+    let acquire = Command::Acquire { current: 5, kind: Kind::ExclusiveAccess };
+    next = next.apply(&HOST, acquire).unwrap().next;
+    assert_eq!(bench.reserve("a", &next), Some(true));
+    assert!(!bench.storage.is_coming("a"), "no volume is being created");
+    let mut bench = bench.reboot(&[SMALL]);
+    assert_eq!(bench.reserved("a"), (Some(Kind::ExclusiveAccess), 1));
+    assert_eq!(bench.reserved("b"), (None, 0));
+    // They last while other volumes change, and until they are not to be kept any more.
+    bench.order(Order::Grow { name: "a".into(), bytes: 3 << 20 }).unwrap();
+    bench.order(Order::Delete { name: "b".into() }).unwrap();
+    let mut bench = bench.reboot(&[SMALL]);
+    assert_eq!(bench.reserved("a"), (Some(Kind::ExclusiveAccess), 1));
+    assert_eq!(bench.reserve("a", &next.with_persist(false)), Some(true));
+    assert_eq!(bench.reserved("a"), (Some(Kind::ExclusiveAccess), 1), "until the reboot");
+    let bench = bench.reboot(&[SMALL]);
+    assert_eq!(bench.reserved("a"), (None, 0));
+}
+
+#[test]
+fn reservations_of_a_volume_that_is_gone_from_its_disk_are_not_kept() {
+    let mut bench = Bench::boot(disk(), &[SMALL]);
+    bench.create("a", 1, false).unwrap();
+    bench.storage.close_volume("a");
+    let next = Reservations::default().with_persist(true);
+    assert_eq!(bench.reserve("a", &next), Some(false));
+    assert_eq!(bench.reserved("a"), (None, 0));
 }

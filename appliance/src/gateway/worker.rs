@@ -49,7 +49,7 @@ use management::storage_rows::{RowsTold, StorageRows};
 use net::refusal::Refusals;
 use ntrdma::Ntrdma;
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;

@@ -1,5 +1,21 @@
 //! Storage: volumes (memory, disks, extents, mirrors), and RNBD, which exports them and maps those of other servers.
 //!
+//! ```text
+//!    rtrs::server ──► rnbd server ──► volume::Volumes ──► ram | disk, extents ──► drivers::Disk
+//!                                           ▲    └──► mirror ──► two volumes
+//!                                           │         rnbd client ──► rtrs::client ──► other server
+//!                      catalog, channel ────┘ (loops of other cores)
+//! ```
+//!
+//! Invariants:
+//!
+//! * A write that was acknowledged and flushed survives a power cut.
+//! * A request ends once; a late completion of an abandoned one changes nothing.
+//! * Deleted space is given to another owner only after every loop has released it.
+//!
+//! Tests: `src/tests`, `volume/**/tests`, `tests/sim` (power cuts, mirrors), the suites `volumes`, `storage`,
+//! `storage_cores`, `power_cuts`, `remote_mirror`, `save`.
+//!
 //! # Volumes
 //!
 //! A [`volume::Volume`] completes requests at once (memory) or later (disks). The caller names the windows for data;
@@ -11,6 +27,7 @@
 //! | `volume::disk` | a disk, or extents of it; splits requests |
 //! | `volume::queue` | shares one disk's queue among its volumes and the table of extents |
 //! | `volume::extents` | the table of extents on a disk, and its engine, which the gateway drives (`gateway/volumes.rs`) while clients use the volumes |
+//! | `volume::reservation` | which hosts may access a volume: reservations of NVMe, which fence RNBD as well; kept in the table of extents |
 //! | `volume::mirror` | two volumes with the same contents |
 //! | `volume::channel`, `volume::catalog`, `volume::share` | volumes of the first loop for loops of other cores |
 //!

@@ -30,15 +30,13 @@
 //!
 //! Each bridge gets an engine while there are enough engines. Further bridges get channels of the same engines.
 //!
-//! `ptdma` and `dsa` are behind the feature `bridges`, which the image enables. All engines work on models
-//! (`tests/models`). DSA in the image, and Debian's own `idxd`, need a host with KVM and MOVDIR64B, and have not run
+//! All engines work on models (`tests/models`). DSA in the image, and Debian's own `idxd`, need a host with KVM and MOVDIR64B, and have not run
 //! yet.
 
+mod backlog;
 mod carrier;
-#[cfg(feature = "bridges")]
 pub mod dsa;
 pub mod ioat;
-#[cfg(feature = "bridges")]
 pub mod ptdma;
 
 pub use carrier::{Carried, Carrier};

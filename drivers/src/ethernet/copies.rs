@@ -59,13 +59,13 @@ impl Copies {
     }
 
     /// Total of bytes allocated so far, for [`Copies::release`].
-    #[inline(always)]
+    #[inline]
     pub fn taken(&self) -> u32 {
         self.taken
     }
 
     /// Releases all copies that were allocated when [`Copies::taken`] returned `taken`.
-    #[inline(always)]
+    #[inline]
     pub fn release(&mut self, taken: u32) {
         self.released = taken;
     }
@@ -86,7 +86,7 @@ impl Copies {
     }
 
     /// Allocates [`SMALL`] bytes, as [`Copies::take`].
-    #[inline(always)]
+    #[inline]
     fn take_small(&mut self) -> Option<usize> {
         let at = self.taken;
         let taken = at.wrapping_add(GRAIN);
@@ -98,7 +98,7 @@ impl Copies {
     }
 
     /// Copies a whole packet of `len` bytes, at most [`SMALL`]. Pads it with zeroes to the minimum length of frames.
-    #[inline(always)]
+    #[inline]
     pub fn whole(&mut self, packet: &Packet<'_>, len: usize) -> Option<Piece> {
         let start = self.take_small()?;
         let mut at = start;
@@ -117,7 +117,7 @@ impl Copies {
 
     /// Copies a packet without payload, as most of them are: a header of 48 to 96 bytes, and a trailer of 0 or 4. At
     /// least 60 bytes in all.
-    #[inline(always)]
+    #[inline]
     pub fn short(&mut self, header: &[u8], trailer: &[u8]) -> Option<Piece> {
         let start = self.take_small()?;
         put_header(&self.memory, start, header);
@@ -151,7 +151,7 @@ pub fn put(buffer: &Window, at: usize, bytes: &[u8]) {
 }
 
 /// As [`put`], without a call.
-#[inline(always)]
+#[inline]
 fn put_array<const N: usize>(buffer: &Window, at: usize, bytes: &[u8; N]) {
     buffer.write_array(at, bytes).expect("checked against the buffer's length");
 }
@@ -161,7 +161,7 @@ pub const HALF: usize = 48;
 
 /// Copies a header. One of 48 to 96 bytes, as nearly all are, is copied as two halves, which may overlap. Their length
 /// is constant, so the copy needs no call.
-#[inline(always)]
+#[inline]
 pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
     match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
         (Some(first), Some(last)) if header.len() <= 2 * HALF => {
@@ -173,7 +173,7 @@ pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
 }
 
 /// Copies a trailer: nearly always a checksum without padding.
-#[inline(always)]
+#[inline]
 pub fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
     match trailer {
         [] => {}

@@ -3,7 +3,7 @@
 use crate::hal::{Notice, Severity};
 use alloc::collections::VecDeque;
 
-/// A queue hangs if it has not moved in this many checks, one a second.
+/// A queue hangs if it has not moved in this many checks, one a second, unless its driver says otherwise.
 const MOST_CHECKS: u8 = 3;
 /// Number of successive resets that are reported. Further ones are only counted.
 const MOST_REPORTED: u64 = 3;
@@ -19,24 +19,36 @@ pub const OUT_OF_ORDER: &str =
     "the network card receives, but not in order: it is reset; update its firmware, or replace it";
 const AGAIN: &str = "the network card had to be reset again and again: further resets are only counted (`resets` in \
      `show interfaces --json`); replace it";
-const BACK: &str = "the network card works again";
+pub const BACK: &str = "the network card works again";
 
 /// Detects that a queue hangs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stall {
     /// Position at which the queue waited at the last check.
     at: Option<u32>,
     /// Number of checks at which it has not moved.
     checks: u8,
+    most: u8,
+}
+
+impl Default for Stall {
+    fn default() -> Self {
+        Stall::after(MOST_CHECKS)
+    }
 }
 
 impl Stall {
+    /// A queue hangs after `most` checks. Flow control (PFC) may pause a queue for seconds.
+    pub fn after(most: u8) -> Self {
+        Stall { at: None, checks: 0, most }
+    }
+
     /// Checks a queue that waits at position `at`, or does not wait. True if it hangs.
     pub fn check(&mut self, at: Option<u32>) -> bool {
         let same = at.is_some() && self.at == at;
         self.checks = if same { self.checks.saturating_add(1) } else { 0 };
         self.at = at;
-        self.checks >= MOST_CHECKS - 1
+        self.checks >= self.most - 1
     }
 }
 

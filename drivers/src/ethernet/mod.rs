@@ -1,4 +1,8 @@
-//! Ethernet ports ([`crate::hal::Port`]).
+//! Ethernet ports ([`crate::hal::Port`]). Drivers of cards with descriptors and completions share `receive_ring` and
+//! `transmit_ring`.
+//!
+//! The methods that pass a call on to the rings are alike in several drivers. A default in `Port` could not replace
+//! them without a second indirect call per packet, because a port is called through a vtable.
 
 mod copies;
 pub mod enic;
@@ -7,6 +11,9 @@ mod keeper;
 #[cfg(feature = "mlx5")]
 pub mod mlx5;
 mod owners;
+mod receive_ring;
+mod rings;
+mod transmit_ring;
 pub mod virtio_net;
 pub mod vmxnet3;
 

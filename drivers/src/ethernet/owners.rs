@@ -68,7 +68,7 @@ impl Owners {
     }
 
     /// The current phase, which an owner compares with the one that it has confirmed.
-    #[inline(always)]
+    #[inline]
     pub fn phase(&self) -> u32 {
         self.phase.load(Ordering::Acquire)
     }

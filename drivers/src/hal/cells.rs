@@ -47,7 +47,7 @@ impl<T: Cell> Cells<T> {
     }
 
     /// The cell at `index` modulo the number of cells.
-    #[inline(always)]
+    #[inline]
     fn at(&self, index: usize) -> &T {
         // SAFETY: `new` checked that `mask + 1` aligned cells lie inside a window, which is mapped for ever (promise of
         // `Window::from_raw`). All references to cells are references to atomics.
@@ -57,13 +57,13 @@ impl<T: Cell> Cells<T> {
 
 impl Cells<AtomicU16> {
     /// Loads a cell. Later reads are not moved before it (acquire).
-    #[inline(always)]
+    #[inline]
     pub fn load(&self, index: usize) -> u16 {
         u16::from_le(self.at(index).load(Ordering::Acquire))
     }
 
     /// Stores a cell. Earlier writes are visible before it (release).
-    #[inline(always)]
+    #[inline]
     pub fn store(&self, index: usize, value: u16) {
         self.at(index).store(value.to_le(), Ordering::Release);
     }
@@ -71,13 +71,13 @@ impl Cells<AtomicU16> {
 
 impl Cells<AtomicU64> {
     /// Loads a cell. Later reads are not moved before it (acquire).
-    #[inline(always)]
+    #[inline]
     pub fn load(&self, index: usize) -> u64 {
         u64::from_le(self.at(index).load(Ordering::Acquire))
     }
 
     /// Stores a cell. Earlier writes are visible before it (release).
-    #[inline(always)]
+    #[inline]
     pub fn store(&self, index: usize, value: u64) {
         self.at(index).store(value.to_le(), Ordering::Release);
     }
@@ -85,7 +85,7 @@ impl Cells<AtomicU64> {
 
 impl Cells<[AtomicU64; 8]> {
     /// Stores a cell. Earlier writes are visible before it (release).
-    #[inline(always)]
+    #[inline]
     pub fn store(&self, index: usize, values: &[u64; 8]) {
         let cell = self.at(index);
         let store = |word: usize| cell[word].store(values[word].to_le(), Ordering::Release);
@@ -103,7 +103,7 @@ impl Cells<[AtomicU64; 8]> {
 
 impl Cells<[AtomicU32; 2]> {
     /// Loads a cell. Later reads are not moved before it (acquire).
-    #[inline(always)]
+    #[inline]
     pub fn load(&self, index: usize) -> [u32; 2] {
         let [first, second] = self.at(index);
         [first, second].map(|word| u32::from_le(word.load(Ordering::Acquire)))
@@ -112,7 +112,7 @@ impl Cells<[AtomicU32; 2]> {
 
 impl Cells<[AtomicU64; 2]> {
     /// Stores a cell. Earlier writes are visible before it (release).
-    #[inline(always)]
+    #[inline]
     pub fn store(&self, index: usize, values: [u64; 2]) {
         for (word, value) in self.at(index).iter().zip(values) {
             word.store(value.to_le(), Ordering::Release);

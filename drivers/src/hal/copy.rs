@@ -24,7 +24,7 @@ mod machine {
     ///
     /// # Safety
     /// As [`super::from_shared`].
-    #[inline(always)]
+    #[inline]
     pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
         unsafe { isthmus_memmove(to, from, len) };
@@ -34,7 +34,7 @@ mod machine {
     ///
     /// # Safety
     /// As [`super::to_shared`].
-    #[inline(always)]
+    #[inline]
     pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
         unsafe { isthmus_memmove(to, from, len) };
@@ -44,7 +44,7 @@ mod machine {
     ///
     /// # Safety
     /// As [`super::within_shared`].
-    #[inline(always)]
+    #[inline]
     pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
         unsafe { isthmus_memmove(to, from, len) };
@@ -54,13 +54,18 @@ mod machine {
     ///
     /// # Safety
     /// As [`super::fill_shared`].
-    #[inline(always)]
+    #[inline]
     pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
         // SAFETY: the caller's promises.
         unsafe { isthmus_memset(to, byte.into(), len) };
     }
 
     /// Copies an array without a call. One of source and destination is shared memory.
+    ///
+    /// # Safety
+    ///
+    /// `to` is valid for writes and `from` for reads of `N` bytes, and the two do not overlap.
+    // `N` is a constant: a few loads and stores instead of a call of memmove.
     #[inline(always)]
     pub unsafe fn array<const N: usize>(to: *mut u8, from: *const u8) {
         let mut at = 0;
@@ -173,7 +178,7 @@ use portable as backend;
 /// # Safety
 /// Both are valid for `len` bytes. No other code accesses those at `to`. Those at `from` are only accessed by functions
 /// of this module, by atomics, and by devices.
-#[inline(always)]
+#[inline]
 pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
     about_to_load(from, len);
     about_to_store(to, len);
@@ -185,7 +190,7 @@ pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 /// As [`from_shared`], with source and destination swapped.
-#[inline(always)]
+#[inline]
 pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
     about_to_load(from, len);
     about_to_store(to, len);
@@ -197,7 +202,7 @@ pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 /// As [`from_shared`], with both in shared memory.
-#[inline(always)]
+#[inline]
 pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
     about_to_load(from, len);
     about_to_store(to, len);
@@ -209,7 +214,7 @@ pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 /// As [`to_shared`].
-#[inline(always)]
+#[inline]
 pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
     about_to_store(to, len);
     // SAFETY: the caller's promises.
@@ -220,6 +225,7 @@ pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
 ///
 /// # Safety
 /// As [`from_shared`], for `N` bytes.
+// `N` is a constant: a few loads and stores instead of a call of memmove.
 #[inline(always)]
 pub unsafe fn array_from_shared<const N: usize>(to: *mut u8, from: *const u8) {
     about_to_load(from, N);
@@ -240,6 +246,7 @@ pub unsafe fn array_from_shared<const N: usize>(to: *mut u8, from: *const u8) {
 ///
 /// # Safety
 /// As [`to_shared`], for `N` bytes.
+// `N` is a constant: a few loads and stores instead of a call of memmove.
 #[inline(always)]
 pub unsafe fn array_to_shared<const N: usize>(to: *mut u8, from: *const u8) {
     about_to_load(from, N);

@@ -35,6 +35,7 @@ impl Crc32 {
     /// The CRC over eight bytes of ones, then `bytes`, then the contents of `windows`, then up to three bytes of 0. The
     /// bits that are set in `ones` count as ones in the first `N` bytes of `bytes`. None if there are fewer than `N`
     /// bytes.
+    // Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
     #[inline(always)]
     pub fn compute<const N: usize>(
         &self,

@@ -1,6 +1,6 @@
 //! A disk as its users see it: many requests in flight, completions polled.
 
-use super::{Arena, Health, Instant, Notice, QueueCount, Window};
+use super::{Arena, DeviceLife, DeviceState, Health, Instant, Notice, QueueCount, Window};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -187,6 +187,11 @@ pub trait Disk {
     fn watch(&mut self, now: Instant) {
         let _ = now;
     }
+    /// Takes the steps of a recovery that are due by the clock. [`Disk::watch`] does so too; a caller that waits for a
+    /// request without a loop calls this, as often as it likes.
+    fn advance(&mut self, now: Instant) {
+        let _ = now;
+    }
     /// The next event for the operator, if any. Each is returned once.
     fn notice(&mut self) -> Option<Notice> {
         None
@@ -200,6 +205,15 @@ pub trait Disk {
     /// Health as the disk last reported it; None if the disk does not report it.
     fn health(&self) -> Option<Health> {
         None
+    }
+    /// State of the device. By default as its health tells: one that accepts no more requests has failed.
+    fn life(&self) -> DeviceLife {
+        match self.health() {
+            Some(health) if health.gone => {
+                DeviceLife::new(DeviceState::Failed, "it accepts no more requests; see `show log`")
+            }
+            _ => DeviceLife::default(),
+        }
     }
     /// Counters of the device's queues, one entry per core that has a queue. Only the owner of a device that supports
     /// several queues returns any.

@@ -28,7 +28,7 @@ impl FrameMemory {
     /// # Safety
     /// The device does not own these bytes while the slice is used, and does not write to buffers that it does not own
     /// (the promise of `Platform`: a device that breaks it could write to any memory of the program).
-    #[inline(always)]
+    #[inline]
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         let Some(part) = self.memory.slice(offset, len) else { return &[] };
         // SAFETY: inside the memory (checked), which is mapped for ever and initialised, as all of the arena is

@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 /// Location of a device. Displayed and parsed as `pci:0000:03:00.0` or `mmio:0xfeb00e00`; a unit behind a controller as
-/// `pci:0000:03:00.0/1:0` (target and LUN) or `pci:0000:03:00.0/1` (NVMe namespace).
+/// `pci:0000:03:00.0/1:0` (target and LUN), `pci:0000:03:00.0/1` (NVMe namespace) or `pci:0000:00:1f.2/port1` (SATA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The device on its bus.
@@ -35,6 +35,8 @@ pub enum Unit {
     },
     /// An NVMe namespace, by its NSID (NVMe 1.4, 6.1).
     Namespace(u32),
+    /// A port of a SATA controller.
+    Port(u8),
 }
 
 impl Location {
@@ -57,6 +59,11 @@ impl Location {
     pub const fn namespace(self, nsid: u32) -> Self {
         Location { unit: Some(Unit::Namespace(nsid)), ..self }
     }
+
+    /// Location of the drive at a port of this SATA controller.
+    pub const fn port(self, port: u8) -> Self {
+        Location { unit: Some(Unit::Port(port)), ..self }
+    }
 }
 
 impl fmt::Display for Location {
@@ -68,6 +75,7 @@ impl fmt::Display for Location {
         match self.unit {
             Some(Unit::Scsi { target, lun }) => write!(f, "/{target}:{lun}"),
             Some(Unit::Namespace(nsid)) => write!(f, "/{nsid}"),
+            Some(Unit::Port(port)) => write!(f, "/port{port}"),
             None => Ok(()),
         }
     }
@@ -81,8 +89,8 @@ impl FromStr for Location {
             Some((bus, unit)) => {
                 let unit = parse_unit(unit);
                 let unit = unit.ok_or(
-                    "a unit looks like pci:0000:03:00.0/1:0, target and LUN, or pci:0000:03:00.0/1, \
-                     namespace",
+                    "a unit looks like pci:0000:03:00.0/1:0, target and LUN, pci:0000:03:00.0/1, namespace, \
+                     or pci:0000:00:1f.2/port1, port of a SATA controller",
                 )?;
                 (bus, Some(unit))
             }
@@ -113,9 +121,13 @@ fn parse_pci(text: &str) -> Option<PciAddress> {
     Some(PciAddress::new(segment, bus, device, function))
 }
 
-/// `1:0` or `1`, in decimal.
+/// `1:0`, `1` or `port1`, in decimal.
 fn parse_unit(text: &str) -> Option<Unit> {
     let plain = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if let Some(port) = text.strip_prefix("port") {
+        let port = plain(port).then(|| port.parse().ok()).flatten()?;
+        return (port < 32).then_some(Unit::Port(port));
+    }
     let Some((target, lun)) = text.split_once(':') else {
         let nsid = plain(text).then(|| text.parse().ok()).flatten()?;
         return (nsid != 0).then_some(Unit::Namespace(nsid));
@@ -146,6 +158,8 @@ mod tests {
             "mmio:0xfeb00e00/0:0",
             "pci:0000:03:00.0/1",
             "pci:0000:03:00.0/4294967294",
+            "pci:0000:00:1f.2/port0",
+            "pci:0000:00:1f.2/port31",
         ] {
             assert_eq!(place.parse::<Location>().unwrap().to_string(), place);
         }
@@ -164,6 +178,8 @@ mod tests {
             "pci:0000:03:00.0/256:0",
             "pci:0000:03:00.0/+1:0",
             "pci:0000:03:00.0/1:0/1",
+            "pci:0000:03:00.0/port",
+            "pci:0000:03:00.0/port32",
             "mmio:",
             "mmio:0x",
             "mmio:x",

@@ -2,10 +2,14 @@
 //! their devices (ports, disks).
 
 mod arena;
+mod backoff;
+mod buddy;
 mod cells;
 mod claims;
 mod copy;
 mod crc32;
+mod crc32c;
+mod device_life;
 mod disk;
 mod disk_queues;
 mod frame_memory;
@@ -22,12 +26,17 @@ mod port;
 mod registers;
 mod retired;
 mod time;
+mod timers;
 mod window;
 
 pub use arena::Arena;
+pub use backoff::Backoff;
+pub use buddy::{Buddy, BuddyBlock};
 pub use cells::{Cell, Cells};
 pub use claims::{Claim, Claims};
 pub use crc32::Crc32;
+pub use crc32c::Crc32c;
+pub use device_life::{DeviceLife, DeviceState};
 pub use disk::{
     Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
 };
@@ -47,4 +56,5 @@ pub use port::{Frame, HashKey, Packet, Port, PortCounters, TransmitError, UdpFlo
 pub use registers::Registers;
 pub use retired::{Retired, Through, TransmitProgress};
 pub use time::{Clock, Instant, relax};
+pub use timers::Timers;
 pub use window::{OutOfWindow, Window};

@@ -1,6 +1,6 @@
 //! The machine as drivers use it to set a device up: mappings, interrupts, DMA memory.
 
-use super::{Arena, Registers, Window};
+use super::{Arena, Clock, Registers, Window};
 use alloc::boxed::Box;
 use core::sync::atomic::AtomicU64;
 
@@ -66,8 +66,12 @@ pub unsafe trait Platform {
     fn allocate_interrupt(&mut self) -> Option<Interrupt>;
 
     /// As [`Platform::allocate_interrupt`], for a device with a legacy line: its number at the interrupt controller.
-    #[cfg(feature = "uhyve")]
     fn route_line(&mut self, _line: u8) -> Option<Interrupt> {
+        None
+    }
+
+    /// A clock that a driver keeps, to limit the time for which it blocks. None on machines without one for drivers.
+    fn clock(&self) -> Option<Box<dyn Clock + Send>> {
         None
     }
 

@@ -13,7 +13,7 @@ unsafe extern "C" {
 }
 
 /// Makes every access to this memory an error, until [`unpoison`].
-#[inline(always)]
+#[inline]
 pub fn poison(window: &Window) {
     let _ = window;
     #[cfg(address_sanitizer)]
@@ -24,7 +24,7 @@ pub fn poison(window: &Window) {
 }
 
 /// Allows accesses to this memory.
-#[inline(always)]
+#[inline]
 pub fn unpoison(window: &Window) {
     let _ = window;
     #[cfg(address_sanitizer)]
@@ -35,7 +35,7 @@ pub fn unpoison(window: &Window) {
 }
 
 /// Checks bytes before they are loaded: ends the program with a report if some of them are poisoned.
-#[inline(always)]
+#[inline]
 pub(super) fn about_to_load(at: *const u8, len: usize) {
     let _ = (at, len);
     #[cfg(address_sanitizer)]
@@ -46,7 +46,7 @@ pub(super) fn about_to_load(at: *const u8, len: usize) {
 }
 
 /// As [`about_to_load`], before bytes are stored.
-#[inline(always)]
+#[inline]
 pub(super) fn about_to_store(at: *const u8, len: usize) {
     let _ = (at, len);
     #[cfg(address_sanitizer)]

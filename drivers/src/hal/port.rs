@@ -1,6 +1,8 @@
 //! Interface of an Ethernet port: whole frames in batches, transmit by reference.
 
-use super::{Arena, Clock, Instant, Interrupt, Notice, Platform, TransmitProgress, Window};
+use super::{
+    Arena, Clock, DeviceLife, Instant, Interrupt, Notice, Platform, TransmitProgress, Window,
+};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -215,6 +217,10 @@ pub trait Port {
     /// The next event for the operator, oldest first. Each is returned once.
     fn notice(&mut self) -> Option<Notice> {
         None
+    }
+    /// State of the device.
+    fn life(&self) -> DeviceLife {
+        DeviceLife::default()
     }
     /// Counters since the port was opened.
     fn counters(&self) -> PortCounters;

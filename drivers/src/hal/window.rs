@@ -98,6 +98,7 @@ impl Window {
     }
 
     /// Copies `N` bytes out, from `offset`, without a call: for small `N`.
+    // `N` is a constant: a few loads and stores instead of a call of memmove.
     #[inline(always)]
     pub fn read_array<const N: usize>(&self, offset: usize) -> Result<[u8; N], OutOfWindow> {
         let from = self.slice(offset, N).ok_or(OutOfWindow)?;
@@ -119,6 +120,7 @@ impl Window {
     }
 
     /// Copies `N` bytes in, at `offset`, without a call: for small `N`.
+    // `N` is a constant: a few loads and stores instead of a call of memmove.
     #[inline(always)]
     pub fn write_array<const N: usize>(
         &self,

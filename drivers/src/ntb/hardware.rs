@@ -5,8 +5,9 @@
 
 use super::{Bridge, Ntb, NtbDevice, Side};
 use crate::dma::{Carrier, Channel, Dma, Progress, Ticket};
-use crate::hal::{Arena, Instant, Interrupt, Window};
-use crate::pci::Msix;
+use crate::driver::{Bus, Device, OpenError};
+use crate::hal::{Arena, Instant, Interrupt, Platform, Window};
+use crate::pci::{Bars, Function, Msix};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::Ordering;
@@ -18,6 +19,31 @@ pub(super) const EXPOSED: u64 = 32 << 20;
 const LINK_INTERVAL: Duration = Duration::from_millis(5);
 /// Most signals that wait for the engine.
 const MOST_WAITING: usize = 32;
+
+/// Opens a bridge on PCI by `set_up`. If that fails, the peer must not reach memory through an earlier translation.
+pub(super) fn open<C: Chip + 'static, E: core::error::Error + 'static>(
+    device: Device,
+    no_registers: E,
+    set_up: impl FnOnce(Function<'static>) -> Result<Hardware<C>, E>,
+) -> Result<Box<dyn NtbDevice>, OpenError> {
+    let Bus::Pci(function) = device.bus() else { return Err(no_registers.into()) };
+    let opened = set_up(function);
+    if opened.is_err() {
+        function.disable();
+    }
+    Ok(Box::new(opened?))
+}
+
+/// An interrupt by entry 0 of the function's MSI-X, if it has MSI-X and the platform has an interrupt.
+pub(super) fn first_interrupt(
+    function: &Function<'_>,
+    bars: &Bars,
+    platform: &mut dyn Platform,
+) -> Option<(Interrupt, Msix)> {
+    let mut msix = Msix::open(function, bars, platform)?;
+    let interrupt = platform.allocate_interrupt().filter(|one| msix.route(0, one))?;
+    Some((interrupt, msix))
+}
 
 /// Signal to the peer other than a memory write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +167,11 @@ impl<C: Chip> Hardware<C> {
                 return;
             }
             self.waiting.pop_front();
+            if signal == Signal::Bell {
+                // The engine is another requester than the CPU: its writes may be overtaken by the bell, but not by a
+                // read (Linux 7.3: `ntb_transport`, before the bell).
+                self.chip.flush();
+            }
             self.chip.send(signal);
         }
     }

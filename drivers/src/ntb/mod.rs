@@ -4,11 +4,13 @@
 //! | bridge | hardware or medium |
 //! |---|---|
 //! | `ivshmem` | memory that two virtual machines share |
-//! | `intel`, `amd`, `switchtec` | hardware (feature `bridges` for Intel's fourth generation, AMD's, Switchtec's) |
+//! | `intel`, `amd`, `switchtec` | hardware |
 //! | `stream` | a stream of bytes, such as a TCP connection |
 //! | `transport` | an Ethernet port over any bridge, to a stock Linux host (`ntb_transport`, `ntb_netdev`) |
 //!
 //! # Hardware
+//!
+//! Each driver has an `Error` of its own, because the remedies name the settings of its firmware.
 //!
 //! `intel` exposes memory that begins at a multiple of the BAR's size, with a limit after its last byte. The driver
 //! reads back all registers; the error for a wrong setting of the firmware names the right one. All doorbells go to
@@ -35,14 +37,12 @@
 //! not halt. Tickets show which frames the engine has read, even if it is never idle. The peer sends no event when it
 //! has consumed frames, so a sender without room polls every 200 µs.
 
-#[cfg(feature = "bridges")]
 pub mod amd;
 mod hardware;
 pub mod intel;
 pub mod ivshmem;
 mod shared;
 pub mod stream;
-#[cfg(feature = "bridges")]
 pub mod switchtec;
 pub mod transport;
 

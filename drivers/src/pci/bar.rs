@@ -42,6 +42,10 @@ impl Function<'_> {
     /// The function's memory regions. Memory decoding is off while their sizes are probed.
     pub fn bars(&self) -> Bars {
         let command = self.read32(COMMAND) & 0xffff;
+        if command == 0xffff {
+            // Absent, or in a reset.
+            return Bars([None; COUNT as usize]);
+        }
         self.write32(COMMAND, command & !COMMAND_MEMORY);
         let mut bars = [None; COUNT as usize];
         let mut index = 0;

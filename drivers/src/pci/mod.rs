@@ -7,12 +7,12 @@
 mod bar;
 mod capability;
 mod ecam;
+mod express;
 #[cfg(test)]
 pub(crate) mod model;
 mod msi;
 mod msix;
 mod own_register;
-#[cfg(feature = "mlx5")]
 pub mod reset;
 
 pub use bar::{Bar, Bars};
@@ -102,30 +102,48 @@ impl<'a> Function<'a> {
         (self.header_type() & 0x7f == 1).then(|| (self.read32(BUSES) >> 8) as u8)
     }
 
-    /// Enables memory decoding and bus mastering; disables legacy interrupts (INTx).
-    pub fn enable(&self) {
-        let command = self.read32(COMMAND) & 0xffff;
-        self.write32(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
+    /// Prepares the function for its driver: memory is decoded, legacy interrupts (INTx) are off, accesses keep their
+    /// order, errors of an earlier system are cleared. Bus mastering is off until [`Function::enable_bus_master`], so
+    /// that a device which an earlier system has left running cannot access memory.
+    pub fn prepare(&self) {
+        self.change_command(COMMAND_MASTER, COMMAND_MEMORY | COMMAND_NO_INTX);
+        self.order_strictly();
+        self.clear_errors();
+    }
+
+    /// Enables bus mastering. To be called last, once the device is stopped or reset.
+    pub fn enable_bus_master(&self) {
+        self.change_command(0, COMMAND_MASTER);
     }
 
     /// Enables the legacy interrupt. Returns its line at the interrupt controller, as the firmware has noted it; None
     /// if the function has no line.
-    #[cfg(feature = "uhyve")]
     pub(crate) fn allow_line(&self) -> Option<u8> {
         const LINE: u16 = 0x3c;
         let [line, pin, ..] = self.read32(LINE).to_le_bytes();
         if pin == 0 || line == 0xff {
             return None;
         }
-        let command = self.read32(COMMAND) & 0xffff;
-        self.write32(COMMAND, command & !COMMAND_NO_INTX);
+        self.change_command(COMMAND_NO_INTX, 0);
         Some(line)
     }
 
     /// Disables bus mastering, so that the function can no longer access memory.
     pub fn disable(&self) {
+        self.change_command(COMMAND_MASTER, 0);
+    }
+
+    /// Stops the decoding of memory, so that base addresses may be changed.
+    fn stop_decoding(&self) {
+        self.change_command(COMMAND_MEMORY, 0);
+    }
+
+    /// Changes bits of the command register. A function that is absent or in a reset reads as all ones. Should it answer
+    /// again by the time of the write, everything is off, as after a reset.
+    fn change_command(&self, clear: u32, set: u32) {
         let command = self.read32(COMMAND) & 0xffff;
-        self.write32(COMMAND, command & !COMMAND_MASTER);
+        let (clear, set) = if command == 0xffff { (0xffff, 0) } else { (clear, set) };
+        self.write32(COMMAND, command & !clear | set);
     }
 }
 
@@ -217,12 +235,28 @@ mod tests {
     }
 
     #[test]
-    fn enable_and_disable_touch_only_their_bits() {
+    fn nothing_is_enabled_in_a_function_that_does_not_answer() {
+        let mut spaces = ConfigSpaces::default();
+        let address = PciAddress::new(0, 0, 1, 0);
+        spaces.function(address, 0x1af4, 0x1041).set32(4, u32::MAX);
+        let function = Function::new(address, &spaces).unwrap();
+        assert_eq!(function.bars().get(0), None);
+        for act in [Function::prepare, Function::enable_bus_master, Function::disable] {
+            act(&function);
+            assert_eq!(function.read32(4) & 0xffff, 0);
+            spaces.0.get(&address).unwrap().lock().unwrap().set32(4, u32::MAX);
+        }
+    }
+
+    #[test]
+    fn bus_mastering_touches_only_its_bit() {
         let mut spaces = ConfigSpaces::default();
         let address = PciAddress::new(0, 0, 1, 0);
         spaces.function(address, 0x1af4, 0x1041).set8(4, 0x01);
         let function = Function::new(address, &spaces).unwrap();
-        function.enable();
+        function.prepare();
+        assert_eq!(function.read32(4) & 0xffff, 0x403);
+        function.enable_bus_master();
         assert_eq!(function.read32(4) & 0xffff, 0x407);
         function.disable();
         assert_eq!(function.read32(4) & 0xffff, 0x403);

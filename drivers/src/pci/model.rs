@@ -34,7 +34,7 @@ impl ConfigSpace {
 
 /// The configuration spaces of a machine.
 #[derive(Default)]
-pub struct ConfigSpaces(BTreeMap<PciAddress, Mutex<ConfigSpace>>);
+pub struct ConfigSpaces(pub BTreeMap<PciAddress, Mutex<ConfigSpace>>);
 
 impl ConfigSpaces {
     /// Adds a function.
@@ -59,6 +59,8 @@ impl ConfigRegionAccess for ConfigSpaces {
             let value = space.get32(4) & 0xffff_0000 | value & 0xffff;
             return space.set32(4, value);
         }
+        let decodes = space.get32(4) & 2 != 0;
+        assert!(!(decodes && (0x10..0x28).contains(&offset)), "an address of decoded memory moves");
         let bar = usize::from(offset.wrapping_sub(0x10) / 4);
         match space.bars.get(bar) {
             Some(&mask) if value == u32::MAX => space.set32(offset, mask),

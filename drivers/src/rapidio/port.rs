@@ -48,6 +48,8 @@ pub struct Counters {
     pub ecc: [u64; 2],
     /// Losses of the link.
     pub link_losses: u64,
+    /// How often the bridge was set up anew after it did not respond.
+    pub bridge_resets: u64,
     /// Interrupts that the device raised.
     pub interrupts: u64,
 }

@@ -13,41 +13,34 @@
 //!   link-local address, and a bridge on the host would keep the guest's frames.
 //! * A received frame is cut off after 1500 bytes, including its Ethernet header.
 
+/// The program supports uhyve. Otherwise [`Dialect::is_uhyve`] is false at compile time.
+const UHYVE: bool = cfg!(feature = "uhyve");
+
 /// Deviations of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dialect {
-    #[cfg(feature = "uhyve")]
     uhyve: bool,
 }
 
 impl Dialect {
     /// Dialect of a virtio PCI function. uhyve's device is recognized by a combination that no other device has: no
     /// class, no subsystem, and the common configuration where its capabilities end.
-    #[cfg(feature = "uhyve")]
     pub fn of(function: &crate::pci::Function<'_>) -> Self {
         const REVISION_AND_CLASS: u16 = 8;
         const SUBSYSTEM: u16 = 0x2c;
         const COMMON_AT: u32 = 0x88;
         let is_zero = |offset| function.read32(offset) == 0;
-        let uhyve = is_zero(REVISION_AND_CLASS)
+        let uhyve = UHYVE
+            && is_zero(REVISION_AND_CLASS)
             && is_zero(SUBSYSTEM)
             && super::pci::common_offset(function) == Some(COMMON_AT);
         Dialect { uhyve }
     }
 
-    /// Dialect of a virtio PCI function.
-    #[cfg(not(feature = "uhyve"))]
-    pub fn of(_: &crate::pci::Function<'_>) -> Self {
-        Dialect {}
-    }
-
     /// Whether the device is uhyve's.
-    #[inline(always)]
+    #[inline]
     pub fn is_uhyve(self) -> bool {
-        #[cfg(feature = "uhyve")]
-        return self.uhyve;
-        #[cfg(not(feature = "uhyve"))]
-        false
+        UHYVE && self.uhyve
     }
 
     /// The MAC address to use with a device that reports `address`.

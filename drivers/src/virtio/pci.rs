@@ -74,14 +74,18 @@ impl PciTransport {
     /// there is one and the function has MSI-X.
     pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Result<Self, Error> {
         let bars = function.bars();
-        function.enable();
+        function.prepare();
         let mut transport = Self::open_polled(function, &bars, platform)?;
+        // An earlier system may have left the device running.
+        if !transport.dialect.is_uhyve() {
+            transport.set_status(0);
+        }
+        function.enable_bus_master();
         if let Some(mut msix) = Msix::open(function, &bars, platform) {
             let interrupt = platform.allocate_interrupt();
             transport.interrupt = interrupt.filter(|i| msix.route(VECTOR, i));
             transport.msix = Some(msix);
         }
-        #[cfg(feature = "uhyve")]
         if transport.dialect.is_uhyve() {
             transport.interrupt = function.allow_line().and_then(|line| platform.route_line(line));
         }
@@ -127,7 +131,6 @@ impl PciTransport {
 }
 
 /// Offset of the common configuration in its BAR, by the function's capability.
-#[cfg(feature = "uhyve")]
 pub(super) fn common_offset(function: &Function<'_>) -> Option<u32> {
     let mine = |c: &crate::pci::Capability| c.id == CAPABILITY && (c.extra >> 8) as u8 == COMMON;
     function.capabilities().find(mine).map(|c| function.read32(c.offset + 8))

@@ -4,8 +4,10 @@
 //! checks it against its own state. The users of the ring allocate descriptors; a chain is identified by its first
 //! descriptor. No indirect tables, no packed layout.
 //!
-//! The queue of the `virtio-drivers` crate is not used: its check for notifications compares ring indices without
-//! regard to their wrap and reads the device's event index without a barrier, and it needs a reference to each buffer.
+//! The queue of the `virtio-drivers` crate (0.13) is not used. `should_notify` compares ring indices without regard to
+//! their wrap, and reads the device's event index without a barrier after the store of its own index. `add` and
+//! `pop_used` take each buffer by reference. An entry of the used ring with an ID out of range, or with a length beyond
+//! the buffer, makes it panic.
 
 use super::Dialect;
 use crate::hal::{Cell, Cells, Window};
@@ -279,7 +281,7 @@ impl Ring {
     }
 
     /// Takes the next chain that the device has used.
-    #[inline(always)]
+    #[inline]
     pub fn take(&mut self) -> Taken {
         let taken = self.borrow();
         if let Taken::Chain { head, .. } = taken {
@@ -291,7 +293,7 @@ impl Ring {
 
     /// The next chain that the device has used, still counted as the device's. The caller must offer it again with
     /// `Ring::give` before any other call.
-    #[inline(always)]
+    #[inline]
     pub fn borrow(&mut self) -> Taken {
         if self.taken == self.reported {
             if self.dead {

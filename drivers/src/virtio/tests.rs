@@ -1,6 +1,7 @@
 //! Tests of discovery, and of setup with devices whose registers have arbitrary values.
 
 use super::Error;
+use super::model::register_models::AnyWidth;
 use super::model::{Machine, Model};
 use crate::driver::{Class, Slot};
 use crate::hal::{
@@ -109,7 +110,11 @@ struct Noise {
     at: Arc<AtomicUsize>,
 }
 
-impl Noise {
+impl AnyWidth for Noise {
+    fn len(&self) -> usize {
+        self.len
+    }
+
     fn read(&self, offset: usize, size: usize) -> u64 {
         let offset = self.start + offset;
         if offset < 64 && self.noisy >> offset & 1 != 0 {
@@ -126,36 +131,6 @@ impl Noise {
         let mut cells = self.cells.lock().unwrap();
         let len = cells.len();
         (0..size).for_each(|i| cells[(offset + i) % len] = (value >> (8 * i)) as u8);
-    }
-}
-
-impl Registers for Noise {
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn read8(&self, offset: usize) -> u8 {
-        self.read(offset, 1) as u8
-    }
-    fn read16(&self, offset: usize) -> u16 {
-        self.read(offset, 2) as u16
-    }
-    fn read32(&self, offset: usize) -> u32 {
-        self.read(offset, 4) as u32
-    }
-    fn read64(&self, offset: usize) -> u64 {
-        self.read(offset, 8)
-    }
-    fn write8(&self, offset: usize, value: u8) {
-        self.write(offset, 1, value.into());
-    }
-    fn write16(&self, offset: usize, value: u16) {
-        self.write(offset, 2, value.into());
-    }
-    fn write32(&self, offset: usize, value: u32) {
-        self.write(offset, 4, value.into());
-    }
-    fn write64(&self, offset: usize, value: u64) {
-        self.write(offset, 8, value);
     }
 }
 

@@ -64,6 +64,17 @@ pub enum PowerOff {
     Sleep(Register, u16),
 }
 
+/// The power button, if it is one of the fixed features (ACPI 6.5, 4.8.2.3.1 and 4.8.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerButton {
+    /// Status and enable registers, of 16 bits each, of the first block and of the second one if there is one.
+    pub events: [Option<(Register, Register)>; 2],
+    /// The power management control register that shows whether the firmware has handed the button over.
+    pub control: Register,
+    /// The port and the value to write to it that take ownership from the firmware.
+    pub enable: Option<(u16, u8)>,
+}
+
 /// Larger tables are treated as invalid.
 const MAX_TABLE: usize = 1 << 20;
 const HEADER: usize = 36;
@@ -146,6 +157,11 @@ impl Tables {
     pub fn power_off(&self) -> Option<PowerOff> {
         let aml = [self.dsdt()].into_iter().chain(self.all(b"SSDT"));
         power_off(self.find(b"FACP")?, { aml }.find_map(sleep_types)?)
+    }
+
+    /// The power button. None if it is described in AML, as on hardware-reduced machines.
+    pub fn power_button(&self) -> Option<PowerButton> {
+        power_button(self.find(b"FACP")?)
     }
 
     /// The I/O APICs from the MADT.
@@ -251,6 +267,33 @@ fn power_off(fadt: &[u8], types: [u16; 2]) -> Option<PowerOff> {
     let command = u16::try_from(u32_at(fadt, 48)?).ok().filter(|&port| port != 0);
     let enable = command.zip(fadt.get(52).copied().filter(|&value| value != 0));
     Some(PowerOff::Controls { controls, enable })
+}
+
+fn power_button(fadt: &[u8]) -> Option<PowerButton> {
+    const BY_METHOD: u32 = 1 << 4;
+    const REDUCED: u32 = 1 << 20;
+    if u32_at(fadt, 112)? & (BY_METHOD | REDUCED) != 0 {
+        return None;
+    }
+    // A block has the status register in its first half, and the enable register in the second.
+    let half = u16::from(*fadt.get(88)? / 2);
+    if half < 2 {
+        return None;
+    }
+    let block = |wide: usize, port: usize| {
+        let port = || u16::try_from(u32_at(fadt, port)?).ok().filter(|&port| port != 0);
+        let status = register(fadt, wide).or_else(|| port().map(Register::Port))?;
+        let enable = match status {
+            Register::Port(port) => Register::Port(port.checked_add(half)?),
+            Register::Memory(address) => Register::Memory(address + u64::from(half)),
+            Register::Config(..) => return None,
+        };
+        Some((status, enable))
+    };
+    let port = |at: usize| u16::try_from(u32_at(fadt, at)?).ok().filter(|&port| port != 0);
+    let control = register(fadt, 172).or_else(|| port(64).map(Register::Port))?;
+    let enable = port(48).zip(fadt.get(52).copied().filter(|&value| value != 0));
+    Some(PowerButton { events: [Some(block(148, 56)?), block(160, 60)], control, enable })
 }
 
 /// The sleep types of S5, from AML: Name(_S5_, Package { … }) with constants (0x12 is a package).
@@ -414,6 +457,31 @@ mod tests {
     }
 
     #[test]
+    fn power_button_is_a_fixed_one_with_status_and_enable_registers() {
+        let mut fadt = [0u8; 268];
+        (fadt[57], fadt[65], fadt[88]) = (6, 6, 4);
+        fadt[64] = 4;
+        let port = Register::Port;
+        let first = Some((port(0x600), port(0x602)));
+        let (control, enable) = (port(0x604), None);
+        let events = [first, None];
+        assert_eq!(power_button(&fadt), Some(PowerButton { events, control, enable }));
+        (fadt[48], fadt[52], fadt[61]) = (0xb2, 0xf1, 8);
+        (fadt[148], fadt[153]) = (1, 7);
+        let events = [Some((port(0x700), port(0x702))), Some((port(0x800), port(0x802)))];
+        let enable = Some((0xb2, 0xf1));
+        assert_eq!(power_button(&fadt), Some(PowerButton { events, control, enable }));
+        for (at, bits) in [(112, 1 << 4), (114, 1 << 4)] {
+            let mut other = fadt;
+            other[at] |= bits;
+            assert_eq!(power_button(&other), None, "described in AML");
+        }
+        fadt[88] = 2;
+        assert_eq!(power_button(&fadt), None, "too short for two registers");
+        assert_eq!(power_button(&[0; 268]), None);
+    }
+
+    #[test]
     fn ecams_of_several_segments_are_found() {
         let mut mcfg = std::vec![0u8; 44];
         mcfg.extend([0, 0, 0, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 0]);
@@ -496,6 +564,7 @@ mod tests {
             pm_timer(&bytes);
             reset_register(&bytes);
             power_off(&bytes, [5, 5]);
+            power_button(&bytes);
             sleep_types(&bytes);
             sleep_types(&[b"\x08_S5_\x12", &bytes[..]].concat());
             dsdt(&bytes);

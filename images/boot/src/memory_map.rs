@@ -200,15 +200,7 @@ impl MemoryMap {
     pub fn hand_over(&mut self, limit: usize) {
         let len = self.len.min(Self::CAPACITY);
         let regions = &mut self.regions[..len];
-        // Regions are few and mostly in order. The library's sort would add 3 KB to the image.
-        for end in 1..regions.len() {
-            for at in (1..=end).rev() {
-                if regions[at - 1].start <= regions[at].start {
-                    break;
-                }
-                regions.swap(at - 1, at);
-            }
-        }
+        regions.sort_unstable_by_key(|region| region.start);
         while regions.iter().filter(|r| r.kind == Kind::RAM).count() > limit {
             let smallest =
                 regions.iter_mut().filter(|r| r.kind == Kind::RAM).min_by_key(|r| r.len());

@@ -33,7 +33,8 @@ const SMALL_MARGIN: u64 = 64 << 10;
 /// configuration.
 pub fn raw(out: &Path, efi: &[u8], config: &[u8]) -> Result<()> {
     let partition = esp::size(efi, FatType::Fat32);
-    let size = partition + layout::PARTITION + 3 * MARGIN;
+    let kept = (config.len() as u64).next_multiple_of(MARGIN);
+    let size = partition + kept + layout::PARTITION + 2 * MARGIN;
     let file = File::options().read(true).write(true).create_new(true).open(out)?;
     file.set_len(size)?;
     let system = (SYSTEM_NAME, partition, gpt::partition_types::EFI);

@@ -5,11 +5,11 @@
 
 use core::ops::Range;
 
-use object::elf::{FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::elf::{FileHeader64, NoteType, PT_LOAD, PT_NOTE, ProgramHeader64};
 use object::endian::LittleEndian;
 use object::read::elf::{FileHeader, ProgramHeader};
 
-const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
+const XEN_ELFNOTE_PHYS32_ENTRY: NoteType = NoteType(18);
 
 type Headers<'a> = &'a [ProgramHeader64<LittleEndian>];
 
@@ -89,6 +89,7 @@ fn pvh_entry(data: &[u8], headers: Headers) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object::elf::ProgramType;
     use std::vec::Vec;
 
     /// ELF header, two program headers (one PT_LOAD, one PT_NOTE), the note, four bytes of program.
@@ -100,13 +101,14 @@ mod tests {
             file.extend(word.to_le_bytes());
         }
         file.extend([0u32, 56 << 16 | 64, 2, 0].iter().flat_map(|word| word.to_le_bytes()));
-        let mut header = |kind: u32, offset: u64, address: u64, in_file: u64, in_memory: u64| {
-            file.extend(kind.to_le_bytes());
-            file.extend(5u32.to_le_bytes());
-            for word in [offset, address, address, in_file, in_memory, 4] {
-                file.extend(word.to_le_bytes());
-            }
-        };
+        let mut header =
+            |kind: ProgramType, offset: u64, address: u64, in_file: u64, in_memory: u64| {
+                file.extend(kind.0.to_le_bytes());
+                file.extend(5u32.to_le_bytes());
+                for word in [offset, address, address, in_file, in_memory, 4] {
+                    file.extend(word.to_le_bytes());
+                }
+            };
         header(PT_LOAD, 196, 0x20_0000, 4, 0x1000);
         header(PT_NOTE, 176, 0, 20, 20);
         file.extend([4u32, 4, 18].iter().flat_map(|word| word.to_le_bytes()));

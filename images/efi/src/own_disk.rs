@@ -85,6 +85,12 @@ impl OwnDisk {
             Some(Ok(DevicePathNodeEnum::MessagingNvmeNamespace(namespace))) => {
                 format!("/{}", namespace.namespace_identifier())
             }
+            // Directly at a port of an AHCI controller (UEFI 2.10, 10.3.4.6): no port multiplier is in between.
+            Some(Ok(DevicePathNodeEnum::MessagingSata(sata)))
+                if sata.port_multiplier_port_number() & 0x8000 != 0 =>
+            {
+                format!("/port{}", sata.hba_port_number())
+            }
             // The disk is behind another controller, for which the appliance has no driver.
             Some(_) => return None,
         };

@@ -1,5 +1,16 @@
 //! Releases of the appliance, and the slots of the disk from which they boot.
 //!
+//! ```text
+//!    launcher: signs ──► Header + ELF ──► appliance: verifies, writes a slot ──► Record (trial)
+//!                                                        UEFI front end: boots the slot of the Record
+//! ```
+//!
+//! Invariants:
+//!
+//! * A trial that was not confirmed is not started a second time.
+//!
+//! Tests: unit tests, `tests/fuzz`, the suite `upgrade`.
+//!
 //! A *release* is a file: a [`Header`] of 4096 bytes, which is signed, and then the image, an ELF file. A boot disk has a
 //! partition of type [`layout::PARTITION_TYPE`] with two *slots*, each of which contains a release as in the file, and a
 //! [`Record`], in two copies, which selects the slot.

@@ -62,12 +62,18 @@ impl Toolchain {
     /// A cargo command for crates of the image. It may use the unstable features of build-std, and its output
     /// contains no paths of this machine.
     pub fn cargo(&self) -> Command {
+        self.cargo_with(&[])
+    }
+
+    /// The same, with more compiler options for code that is built for the target.
+    pub fn cargo_with(&self, options: &[&str]) -> Command {
         let mut cargo = Command::new(&self.cargo);
         cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
         let mut flags = self.remaps();
         flags.push(format!("-Cllvm-args={INLINING}"));
         // One implementation of the curve is enough for an occasional handshake, and saves 20 KB.
         flags.push("--cfg=curve25519_dalek_backend=\"serial\"".into());
+        flags.extend(options.iter().map(ToString::to_string));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         cargo
     }

@@ -21,6 +21,7 @@ const TOOLS: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
+    "nvme-cli",
     "perftest",
     "qperf",
     "rdmacm-utils",

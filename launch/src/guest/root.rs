@@ -44,6 +44,7 @@ const PROGRAMS: &[&str] = &[
     "usr/bin/rping",
     "usr/bin/ucmatose",
     "usr/bin/udaddy",
+    "usr/sbin/nvme",
 ];
 
 /// The user-space drivers of rdma_rxe and mlx5_ib, which libibverbs loads by itself.
@@ -89,6 +90,7 @@ const MODULES: &[&str] = &[
     "mlx5_core",
     "mlx5_ib",
     "nvme_rdma",
+    "nvme_tcp",
     "nvmet_rdma",
 ];
 
@@ -167,7 +169,7 @@ fn needed(data: &[u8]) -> Result<Vec<String>> {
         return Ok(Vec::new()); // a static program
     };
     let strings = sections.strings(LittleEndian, data, strings)?;
-    let needed = entries.iter().filter(|entry| entry.tag32(LittleEndian) == Some(DT_NEEDED));
+    let needed = entries.iter().filter(|entry| entry.tag(LittleEndian) == DT_NEEDED);
     let name = |entry: &Dyn64<LittleEndian>| {
         Ok(String::from_utf8_lossy(entry.string(LittleEndian, strings)?).into_owned())
     };

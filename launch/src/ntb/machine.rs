@@ -85,7 +85,7 @@ impl Machine {
         let (session, volume) = (name("host")?, name(volume)?);
         let now = self.now();
         let Machine { ntrdma, arena, rng, .. } = self;
-        let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now, rng };
+        let mut ctx = verbs::Ctx { provider: ntrdma, arena, now, rng };
         let (config, transport) = Default::default();
         let client: client::Config = config;
         let mut client = Client::new(client, transport, session, &mut ctx)
@@ -176,7 +176,7 @@ impl Machine {
         let Machine { ntrdma, arena, rng, stream, mapped, .. } = self;
         ntrdma.handle_timeout(now);
         let more = ntrdma.poll(stream, now);
-        let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now, rng };
+        let mut ctx = verbs::Ctx { provider: ntrdma, arena, now, rng };
         let Some((client, _)) = mapped else { return more };
         while ctx.provider.poll_event().is_some() {}
         while let Some(event) = ctx.provider.poll_connection_event() {

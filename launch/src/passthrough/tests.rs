@@ -38,7 +38,7 @@ impl Tree {
         tree.function(IGB, "0x8086", "0x10c9", "0x020000", "igb", 2);
         tree.function(IGBVF, "0x8086", "0x10ca", "0x020000", "igbvf", 3);
         tree.function(E1000E, "0x8086", "0x10d3", "0x020000", "e1000e", 4);
-        tree.function("0000:00:1f.2", "0x8086", "0x2922", "0x010601", "ahci", 5);
+        tree.function("0000:00:1f.2", "0x8086", "0x2822", "0x010400", "ahci", 5);
         tree.function("0000:00:01.0", "0x1b36", "0x000c", "0x060400", "pcieport", 1);
         symlink(format!("../{IGB}"), tree.at(IGBVF, "physfn")).unwrap();
         tree.block(NVME, "nvme/nvme0/nvme0n1", "259:0");
@@ -166,8 +166,8 @@ fn table_names_the_drivers_of_the_registry() {
         row[4] == "e1000e" && row[6] == "no: is eth2, which carries the default route",
         "{row:?}"
     );
-    let ahci = self::row(&table, "0000:00:1f.2");
-    assert!(ahci[4..] == ["-", "SATA controller", "-"], "{ahci:?}");
+    let raid = self::row(&table, "0000:00:1f.2");
+    assert!(raid[4..] == ["-", "RAID controller", "-"], "{raid:?}");
     assert_eq!(table.len(), 7);
 }
 
@@ -179,7 +179,7 @@ fn missing_function_and_missing_driver_are_refused() {
     assert!(error.contains("no PCI function 0000:09:00.0"), "{error}");
     only(
         &tree.refusals(&["0000:00:1f.2"]),
-        "is a SATA controller (8086:2922) that Isthmus has no driver for",
+        "is a RAID controller (8086:2822) that Isthmus has no driver for",
     );
     assert!(address("3").is_err() && address("0000:03:00.0/1").is_err());
     assert_eq!(address("03:00.0").unwrap().to_string(), E1000E);

@@ -156,6 +156,12 @@ fn add_disks(qemu: &mut Command, disks: Vec<Disk>, model: DiskModel, bus: &str) 
     if disks.iter().any(Disk::is_scsi) {
         qemu.args(["-device", &format!("virtio-scsi-{bus},id=scsi")]);
     }
+    if disks.iter().any(Disk::is_ahci) {
+        qemu.args(["-device", "ich9-ahci,id=ahci0"]);
+    }
+    if disks.iter().any(Disk::is_pvscsi) {
+        qemu.args(["-device", "pvscsi,id=pvscsi0"]);
+    }
     let mut controllers: Vec<u8> = Vec::new();
     for (index, disk) in disks.iter().enumerate() {
         if let Some(controller) = disk.nvme_controller()

@@ -48,14 +48,25 @@ pub enum NicModel {
     Igb,
     /// VMware vmxnet3.
     Vmxnet3,
+    /// Intel 82540EM.
+    E1000,
+    /// Intel 82545EM.
+    E1000Em82545,
 }
 
 impl NicModel {
-    /// The model named `virtio`, `e1000e`, `igb` or `vmxnet3`.
+    const ALL: [NicModel; 6] = [
+        NicModel::Virtio,
+        NicModel::E1000e,
+        NicModel::Igb,
+        NicModel::Vmxnet3,
+        NicModel::E1000,
+        NicModel::E1000Em82545,
+    ];
+
+    /// The model named `virtio`, `e1000e`, `igb`, `vmxnet3`, `e1000` or `e1000-82545em`.
     pub fn named(name: &str) -> Option<NicModel> {
-        [NicModel::Virtio, NicModel::E1000e, NicModel::Igb, NicModel::Vmxnet3]
-            .into_iter()
-            .find(|model| model.name() == name)
+        NicModel::ALL.into_iter().find(|model| model.name() == name)
     }
 
     /// The model's name, which is also QEMU's driver name except for virtio.
@@ -65,6 +76,8 @@ impl NicModel {
             NicModel::E1000e => "e1000e",
             NicModel::Igb => "igb",
             NicModel::Vmxnet3 => "vmxnet3",
+            NicModel::E1000 => "e1000",
+            NicModel::E1000Em82545 => "e1000-82545em",
         }
     }
 
@@ -132,6 +145,23 @@ pub enum DiskModel {
     Virtio,
     /// NVMe drives with one namespace each. QEMU's cannot be read-only.
     Nvme,
+    /// SATA drives at ports of one AHCI controller. QEMU's have blocks of 512 bytes, and cannot be read-only.
+    Ahci,
+    /// SCSI disks behind one PVSCSI adapter.
+    Pvscsi,
+}
+
+impl DiskModel {
+    /// The model named `virtio`, `nvme`, `ahci` or `pvscsi`.
+    pub fn named(name: &str) -> Option<DiskModel> {
+        match name {
+            "virtio" => Some(DiskModel::Virtio),
+            "nvme" => Some(DiskModel::Nvme),
+            "ahci" => Some(DiskModel::Ahci),
+            "pvscsi" => Some(DiskModel::Pvscsi),
+            _ => None,
+        }
+    }
 }
 
 /// How a disk is attached.
@@ -145,6 +175,10 @@ enum Attached {
     Scsi,
     /// As a namespace of an NVMe controller.
     Nvme { controller: u8, nsid: u32 },
+    /// At this port of the machine's one AHCI controller.
+    Ahci { port: u8 },
+    /// Behind the machine's one PVSCSI adapter.
+    Pvscsi,
 }
 
 /// A disk: virtio-blk unless the disk or the machine selects another model.
@@ -215,6 +249,17 @@ impl Disk {
         Disk { attached: Attached::Nvme { controller, nsid }, ..self }
     }
 
+    /// Puts the disk at a port, 0 to 5, of the machine's one AHCI controller, whose id in QEMU is `ahci0`. Needs PCI.
+    pub fn ahci(self, port: u8) -> Disk {
+        Disk { attached: Attached::Ahci { port }, ..self }
+    }
+
+    /// Puts the disk behind the machine's one PVSCSI adapter, whose id in QEMU is `pvscsi0`, as a target of its own.
+    /// Needs PCI.
+    pub fn pvscsi(self) -> Disk {
+        Disk { attached: Attached::Pvscsi, ..self }
+    }
+
     /// Replaces [`Attached::Usual`] by the machine's model, for the disk numbered `index`.
     pub(super) fn of(self, model: DiskModel, index: usize) -> Disk {
         /// Above the controller numbers that callers choose.
@@ -224,6 +269,8 @@ impl Disk {
             (Attached::Usual, DiskModel::Nvme) => {
                 Attached::Nvme { controller: CONTROLLERS + index as u8, nsid: 1 }
             }
+            (Attached::Usual, DiskModel::Ahci) => Attached::Ahci { port: index as u8 },
+            (Attached::Usual, DiskModel::Pvscsi) => Attached::Pvscsi,
             (attached, _) => attached,
         };
         Disk { attached, ..self }
@@ -237,6 +284,16 @@ impl Disk {
     /// Whether it is behind the SCSI controller.
     pub(super) fn is_scsi(&self) -> bool {
         self.attached == Attached::Scsi
+    }
+
+    /// Whether it is at a port of the AHCI controller.
+    pub(super) fn is_ahci(&self) -> bool {
+        matches!(self.attached, Attached::Ahci { .. })
+    }
+
+    /// Whether it is behind the PVSCSI adapter.
+    pub(super) fn is_pvscsi(&self) -> bool {
+        self.attached == Attached::Pvscsi
     }
 
     /// The number of its NVMe controller, if it has one.
@@ -305,10 +362,11 @@ impl Disk {
     }
 
     /// The properties of `-device` for the disk numbered `index`, as virtio-blk on `bus` (`pci`, `device`),
-    /// behind the SCSI controller, where the number is that of the target, or as an NVMe namespace.
+    /// behind a SCSI controller, where the number is that of the target, as an NVMe namespace, or at a SATA port.
     pub(super) fn device(&self, bus: &str, index: usize) -> Value {
         let driver = match self.attached {
-            Attached::Scsi => "scsi-hd".to_string(),
+            Attached::Scsi | Attached::Pvscsi => "scsi-hd".to_string(),
+            Attached::Ahci { .. } => "ide-hd".to_string(),
             Attached::Nvme { .. } => "nvme-ns".to_string(),
             Attached::Virtio | Attached::Usual => format!("virtio-blk-{bus}"),
         };
@@ -321,6 +379,10 @@ impl Disk {
             Attached::Scsi => {
                 (device["bus"], device["scsi-id"]) = (json!("scsi.0"), json!(index));
             }
+            Attached::Pvscsi => {
+                (device["bus"], device["scsi-id"]) = (json!("pvscsi0.0"), json!(index));
+            }
+            Attached::Ahci { port } => device["bus"] = json!(format!("ahci0.{port}")),
             Attached::Nvme { controller, nsid } => {
                 (device["bus"], device["nsid"]) = (json!(format!("nvme{controller}")), json!(nsid));
                 return device;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::{Disk, DiskModel, Nic, NicModel, Program, Vm, arguments};
 
@@ -122,24 +122,23 @@ impl Spec {
     }
 
     /// Sets the models of network interfaces and disks from the environment, if set there: `ISTHMUS_NIC` names a
-    /// [`NicModel`], `ISTHMUS_DISK` is `virtio` or `nvme`. A machine with `e1000e` and `nvme` has no virtio device.
+    /// [`NicModel`], `ISTHMUS_DISK` a [`DiskModel`]. A machine with `e1000e` and `nvme` has no virtio device.
     pub fn as_told(self) -> Result<Spec> {
         let value_of = |variable| std::env::var(variable).ok();
         let mut spec = self;
         if let Some(name) = value_of("ISTHMUS_NIC") {
-            let model = NicModel::named(&name)
-                .context("ISTHMUS_NIC must be virtio, e1000e, igb or vmxnet3")?;
+            let model = NicModel::named(&name).context(
+                "ISTHMUS_NIC must be virtio, e1000e, igb, vmxnet3, e1000 or e1000-82545em",
+            )?;
             spec = spec.nic_model(model);
             if model == NicModel::Igb {
                 spec = spec.program(Program::with_vfio_user()?);
             }
         }
-        spec.disk_model = match value_of("ISTHMUS_DISK").as_deref() {
-            None => spec.disk_model,
-            Some("virtio") => DiskModel::Virtio,
-            Some("nvme") => DiskModel::Nvme,
-            Some(_) => bail!("ISTHMUS_DISK must be virtio or nvme"),
-        };
+        if let Some(name) = value_of("ISTHMUS_DISK") {
+            spec.disk_model = DiskModel::named(&name)
+                .context("ISTHMUS_DISK must be virtio, nvme, ahci or pvscsi")?;
+        }
         Ok(spec)
     }
 

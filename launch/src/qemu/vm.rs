@@ -111,13 +111,20 @@ impl Vm {
     /// Types a command at the appliance's prompt and returns what it prints before the next prompt.
     /// The console must echo the command verbatim; else use [`Vm::press`].
     pub fn run(&mut self, line: &str) -> Result<Reply> {
-        // Log messages repaint the prompt: a prompt before the echo does not end the reply.
         self.serial.take(Duration::ZERO);
         self.serial.send(format!("{line}\r").as_bytes())?;
         // A private key is echoed as stars.
-        let echo = if line.starts_with("set http.key ") { "set http.key " } else { line };
-        self.wait_for(echo)?;
-        self.reply(line)
+        if line.starts_with("set http.key ") {
+            self.wait_for("set http.key ")?;
+            return self.reply(line);
+        }
+        // Log messages repaint the prompt and what is typed: the output begins where the whole echo ends a line.
+        loop {
+            self.wait_for(line)?;
+            if plain_text(&self.wait_for("\n")?).trim().is_empty() {
+                return self.output(line);
+            }
+        }
     }
 
     /// Sends keys that end a line and returns the output from then to the next prompt.
@@ -129,6 +136,11 @@ impl Vm {
 
     fn reply(&mut self, line: &str) -> Result<Reply> {
         self.wait_for("\n").with_context(|| format!("running {line:?}"))?;
+        self.output(line)
+    }
+
+    /// Reads to the next prompt.
+    fn output(&mut self, line: &str) -> Result<Reply> {
         let text = self.wait_for(PROMPT).with_context(|| format!("running {line:?}"))?;
         Ok(Reply { line: line.into(), text: text.trim_end_matches(PROMPT).to_string() })
     }

@@ -44,6 +44,8 @@ const REACH: &[(&[&str], &[&str])] = &[
     ),
     (&["net/usnic"], &["usnic", "usnic_image", "usnic_guests", "enic"]),
     (&["net/linx", "net/rapidio", "drivers/src/rapidio"], &["rapidio", "linx"]),
+    (&["net/tls_psk"], &["tls_psk"]),
+    (&["net/nbd", "appliance/src/gateway/nbd"], &["nbd", "nbd_image"]),
     (&["drivers/src/block"], &["disk_metal", "volumes_metal", "power_cuts", "storage_metal"]),
     (&["drivers/src/ethernet"], &["enic", "ixgbe", "net_metal", "mlx5"]),
     (&["drivers/src/hal", "drivers/src/pci"], &["platform", "boot_metal", "models"]),

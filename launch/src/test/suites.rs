@@ -110,6 +110,8 @@ const OPEN_MPI_AND_IMAGE: &[Purpose] = &[
 const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Python, Purpose::Captures];
 /// The image, and a peer in Python.
 const BOOT_PYTHON: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Python];
+/// The image, in QEMU, and Schemathesis, which is installed from PyPI below `target/`.
+const API_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::PyPi];
 /// A suite that is only compiled and run.
 const HOST: &[Purpose] = &[Purpose::Host];
 /// A suite with sanitizers or libFuzzer.
@@ -127,6 +129,15 @@ const UHYVE_USED: &[Purpose] =
 const QTEST: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Models];
 /// The image, in QEMU, and clients that speak TLS.
 const TLS_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Tls];
+/// The image, in QEMU, and Debian's name, time and log servers.
+const SERVERS_USED: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Servers, Purpose::Tls];
+/// Peers that speak TLS with a PSK, on the loopback interface.
+const PSK_PEERS: &[Purpose] = &[Purpose::Host, Purpose::TlsPsk];
+/// NBD servers, on the loopback interface.
+const NBD_SERVERS: &[Purpose] = &[Purpose::Host, Purpose::Nbd];
+/// The image, in QEMU, and NBD servers.
+const NBD_AND_IMAGE: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Nbd];
 /// The image in all formats, under all firmware.
 const FORMATS_USED: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
@@ -185,6 +196,8 @@ pub(super) const SUITES: &[Suite] = &[
         ..host_suite("usnic_image", 300)
     },
     Suite { target: Some("linx"), uses: DISSECTED, ..host_suite("linx", 60) },
+    Suite { uses: PSK_PEERS, ..host_suite("tls_psk", 30) },
+    Suite { uses: NBD_SERVERS, tier: Tier::Long, ..host_suite("nbd", 60) },
     Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest", 20) },
     boot_suite("boot", 60),
     Suite { needs: Needs::Uhyve, uses: UHYVE_USED, tier: Tier::Long, ..boot_suite("uhyve", 30) },
@@ -201,12 +214,19 @@ pub(super) const SUITES: &[Suite] = &[
         tier: Tier::Long,
         ..boot_suite("platform", 60)
     },
+    Suite { tier: Tier::Long, ..boot_suite("processors", 60) },
     boot_suite("net", 140),
     boot_suite("cores", 30),
     boot_suite("config", 40),
+    boot_suite("lifecycle", 70),
+    Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("schemathesis", 240) },
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
+    Suite { uses: SERVERS_USED, ..boot_suite("names", 60) },
+    Suite { uses: NBD_AND_IMAGE, tier: Tier::Long, ..boot_suite("nbd_image", 90) },
     boot_suite("disk", 40),
     boot_suite("nvme", 60),
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("ahci", 60) },
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("pvscsi", 60) },
     Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics", 45) },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, tier: Tier::Long, ..boot_suite("save", 90) },
     Suite {
@@ -284,6 +304,7 @@ pub(super) const SUITES: &[Suite] = &[
     interop_suite("smc_hostile", 240),
     interop_suite("relay", 120),
     interop_suite("messaging", 180),
+    interop_suite("nvmeof", 420),
     Suite { tier: Tier::Soak, ..interop_suite("smc_scale", 900) },
     Suite { uses: OPEN_MPI_AND_GUESTS, ..interop_suite("usnic_guests", 240) },
     interop_suite("perf_tools", 420),

@@ -15,7 +15,7 @@
 //! compile time. uhyve enters all processors in 64-bit mode (`stub/entry_uhyve.s`). The first one makes the tables of
 //! the other entry points and keeps uhyve as the kernel's platform, so the kernel does not look for a PC and takes the
 //! other processors as they arrive. `drivers::uhyve` is uhyve's interface (output, files, end), which replaces serial
-//! port, fw_cfg and reset (`platform/uhyve.rs`, `uhyve_console.rs`). `drivers/src/virtio/dialect.rs` describes how its
+//! port, fw_cfg and reset (`platform/uhyve`). `drivers/src/virtio/dialect.rs` describes how its
 //! network device departs from the standard.
 
 mod memory;

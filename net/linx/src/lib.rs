@@ -1,5 +1,20 @@
 //! LINX: endpoints that find each other by name and exchange signals, over RapidIO messages or TCP.
 //!
+//! ```text
+//!    RapidIO messages ──► riocm ──┐                    ┌──► Event, Signal ──► rules, echo
+//!                                 ├──► rlnh ──► Node ──┤
+//!    TCP stream ────────► tcpcm ──┘                    └◄── open, hunt, send, send_windows
+//! ```
+//!
+//! Invariants:
+//!
+//! * A link reconnects only after its users have received `Gone` for every peer, so a `PeerId` never means another
+//!   peer.
+//! * No link can use the memory that is reserved for another link.
+//!
+//! Tests: `src/**/tests` (events in every state, hostile peers), `tests/linx` (recordings of LINX for Linux 2.5.1 and
+//! 2.6.9, a peer in Python), the suites `linx`, `linx_tcp`, `rapidio`.
+//!
 //! [`Node`] implements endpoints, links, hunts and signals, without I/O. Below it are two connection managers:
 //! [`riocm`] over RapidIO messages, which can be used by itself, and [`tcpcm`] over TCP. RLNH runs over both: two nodes
 //! exchange names by it. [`wire`] has the formats.
@@ -86,8 +101,8 @@
 //! * The length in the first four bytes of a RIOCM packet excludes these four bytes, and is ignored on receipt.
 //! * Generations begin with a random number, so those of two boots of a board differ.
 //!
-//! Not supported: out-of-band connections beside a link's first, features (none are defined), LINX's Ethernet
-//! connection manager.
+//! Not supported: out-of-band connections beside a link's first, LINX's Ethernet connection manager. The peer's features
+//! are reported ([`LinkStatus::features`]); ours are empty, because none are defined.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -99,7 +114,6 @@ pub mod pool;
 pub mod riocm;
 mod rng;
 pub mod tcpcm;
-mod timers;
 pub mod wire;
 
 pub use node::*;

@@ -1,5 +1,22 @@
 //! RapidIO networks over a master port ([`drivers::rapidio::MasterPort`]), compatible with Linux.
 //!
+//! ```text
+//!    MasterPort (messages, doorbells, windows)
+//!         │
+//!      end_point ──► tap (capture)
+//!         ├──► rionet ──► hal::Port ──► net, rdma (as any Ethernet port)
+//!         ├──► rio_cm ──► channels ──► rules, echo
+//!         └──► rapidio_enumeration (one host of the network assigns ids and routes)
+//! ```
+//!
+//! Invariants:
+//!
+//! * A message with credit is never dropped.
+//! * A channel's memory is reserved before its peer may use it.
+//!
+//! Tests: `tests/enumeration.rs`, `tests/rio_cm.rs`, unit tests, `tests/metal/suites/rapidio.rs`, the suite `rapidio`
+//! (stock rionet and rio_cm).
+//!
 //! * [`rionet`]: Ethernet over messages, as a [`drivers::hal::Port`].
 //! * [`rio_cm`]: channels over messages.
 //! * [`end_point`]: both at one port, with an echo service and enumeration ([`rapidio_enumeration`]). A loop polls it

@@ -16,16 +16,18 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
-use crate::isn::{self, Secret};
+use crate::isn::{Handshake, Secret};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::listen_table::{self, Handshake, ListenEntry, ListenTable};
+use crate::listen_table::{self, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
 use crate::path_mtu::PathMtus;
 use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
 use crate::seeds::Seeds;
 use crate::segment::{self, ACK, Ends, RST, SYN, Segment};
-use crate::smc_option;
+use crate::smoltcp_gaps::narrow_stacks::NarrowStacks;
+use crate::smoltcp_gaps::replay::{Replay, alone};
+use crate::smoltcp_gaps::{packets, smc_option};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
@@ -34,13 +36,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
 use numbers::{Challenges, Numbers, Verdict};
-use paths::{NarrowStacks, Probe};
+use paths::Probe;
 use silence::{KEEP_ALIVE, Silence};
 use slab::Slab;
-use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::iface::{Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::Socket;
 use smoltcp::socket::tcp::{self, State};
-use smoltcp::wire::{HardwareAddress, IpCidr};
 
 /// How long a closed connection waits for the peer's FIN, and how long it may occupy a place that others need while it
 /// still has data to send.
@@ -182,7 +183,7 @@ impl OwnerState {
 const TURNED_AWAY: usize = 16;
 
 /// The parts of an interface that connections use in a call.
-pub struct Context<'a> {
+pub struct Ctx<'a> {
     /// smoltcp, over IP.
     pub stack: &'a mut Interface,
     pub queue: &'a mut Queue,
@@ -194,10 +195,10 @@ pub struct Context<'a> {
     pub now: Instant,
 }
 
-impl Context<'_> {
+impl Ctx<'_> {
     /// The part that the listen table uses, for packets of `mtu` bytes.
-    fn for_listener(&mut self, mtu: usize) -> listen_table::Context<'_> {
-        listen_table::Context { queue: self.queue, mac: self.local.mac, mtu }
+    fn for_listener(&mut self, mtu: usize) -> listen_table::Ctx<'_> {
+        listen_table::Ctx { queue: self.queue, mac: self.local.mac, mtu }
     }
 
     /// MAC address of the next hop to a host, if the neighbour table has it.

@@ -116,7 +116,7 @@ impl Numbers {
     /// numbers and takes nothing from it.
     pub fn stale_segment(&self, ends: Ends, packet: &mut [u8; 100]) -> usize {
         let before = self.next.wrapping_sub(1);
-        listen_table::build_stale_byte(ends, before, self.unacknowledged, packet)
+        packets::build_stale_byte(ends, before, self.unacknowledged, packet)
     }
 }
 

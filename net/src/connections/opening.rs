@@ -11,27 +11,32 @@ impl Connections {
         peer: SocketAddr,
         port: &mut u16,
         smc: bool,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Option<Name> {
         if self.is_full(owner) || peer.port() == 0 {
             return None;
         }
-        context.routes.next_hop(peer.ip())?;
-        let local: IpAddr = context.stack.get_source_address(&peer.ip().into())?.into();
+        ctx.routes.next_hop(peer.ip())?;
+        let local: IpAddr = ctx.stack.get_source_address(&peer.ip().into())?.into();
         let local_port = self.free_port(port)?;
         let (remote, remote_port) = (peer.ip(), peer.port());
         let ends = Ends { local_port, remote_port, remote, local };
         let mut socket = self.spare_socket(owner.0)?;
         // Set before the socket is open: otherwise smoltcp would send the first keep-alive at once.
         socket.set_keep_alive(Some(self.keep_alive()));
-        let number = self.secret.number(ends, context.now);
-        let mut stack = self.stack_of(number, local, context);
+        let number = self.secret.number(ends, ctx.now);
+        let mut stack = self.replay(ctx).stack(number, local);
         socket.connect(stack.context(), (remote, remote_port), (local, local_port)).ok()?;
         let numbers = Numbers::opening(number);
-        let name = self.insert(ends, owner.0, alone(socket), numbers, context.now);
+        let name = self.insert(ends, owner.0, alone(socket), numbers, ctx.now);
         self.connections[name.key].smc = smc && local.is_ipv4();
         self.schedule(name.key);
         Some(name)
+    }
+
+    /// A replay whose frames are discarded.
+    fn replay(&mut self, ctx: &Ctx<'_>) -> Replay<'_> {
+        Replay { discarded: &mut self.discarded, mtu: ctx.mtu, now: ctx.now }
     }
 
     /// Keep-alive interval of the next connection: up to 8 s longer than the minimum, so that connections opened
@@ -66,22 +71,6 @@ impl Connections {
         });
         socket.set_nagle_enabled(false);
         Some(socket)
-    }
-
-    /// A smoltcp interface with one address, whose first connection has the initial sequence number `number`.
-    pub(super) fn stack_of(
-        &mut self,
-        number: u32,
-        local: IpAddr,
-        context: &Context<'_>,
-    ) -> Interface {
-        let mut config = Config::new(HardwareAddress::Ip);
-        config.random_seed = isn::seed(number);
-        let mut link = self.discarding_link(None, context);
-        let mut stack = Interface::new(config, &mut link, to_smoltcp(context.now));
-        let prefix = if local.is_ipv4() { 32 } else { 128 };
-        stack.update_ip_addrs(|list| list.extend([IpCidr::new(local.into(), prefix)]));
-        stack
     }
 
     pub(super) fn insert(
@@ -156,7 +145,7 @@ impl Connections {
         frame: &[u8],
         segment: &Segment<'_>,
         from: [u8; 6],
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) {
         let Some(packet) = frame.get(ETHERNET_HEADER..segment.end) else { return };
         let mut key = self.find(segment.ends);
@@ -168,14 +157,14 @@ impl Connections {
             self.remove(old);
             key = None;
             if !segment.opens() {
-                return self.refuse(packet, from, context);
+                return self.refuse(packet, from, ctx);
             }
         }
-        let key = key.or_else(|| self.admit(packet, segment, from, context));
+        let key = key.or_else(|| self.admit(packet, segment, from, ctx));
         let Some(key) = key else { return };
         match self.judge(key, segment) {
-            Verdict::Take => self.deliver(key, packet, segment, context),
-            Verdict::Challenge => self.challenge(key, context),
+            Verdict::Take => self.deliver(key, packet, segment, ctx),
+            Verdict::Challenge => self.challenge(key, ctx),
             Verdict::Drop => {}
         }
     }
@@ -190,8 +179,8 @@ impl Connections {
 
     /// Sends a challenge ACK (RFC 5961): an honest peer answers it with a reset that has the right number.
     #[cold]
-    fn challenge(&mut self, key: usize, context: &mut Context<'_>) {
-        let (now, secret) = (context.now, self.secret);
+    fn challenge(&mut self, key: usize, ctx: &mut Ctx<'_>) {
+        let (now, secret) = (ctx.now, self.secret);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.challenges.allow(now, CHALLENGES)
             || !self.challenges.allow(now, secret.varied(CHALLENGES_OF_ALL, now))
@@ -200,7 +189,7 @@ impl Connections {
         }
         let mut packet = [0; 100];
         let length = connection.numbers.stale_segment(connection.ends, &mut packet);
-        Self::take_in(connection, &packet[..length], &mut self.discarded, context);
+        Self::take_in(connection, &packet[..length], &mut self.discarded, ctx);
     }
 
     /// Passes a packet for a connection to smoltcp.
@@ -208,18 +197,18 @@ impl Connections {
         connection: &mut Connection,
         packet: &[u8],
         discarded: &mut Queue,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) {
         // Without the peer's MAC address an immediate answer is discarded: the segment's sender may be forged.
         let known = connection.path.map(|path| path.mac);
-        let to = known.or_else(|| context.next_hop_mac(connection.ends.remote));
-        let (own, smc) = (context.local.mac, connection.smc);
+        let to = known.or_else(|| ctx.next_hop_mac(connection.ends.remote));
+        let (own, smc) = (ctx.local.mac, connection.smc);
         let framing = Framing::Ip { from: own, to: to.unwrap_or_default(), smc };
-        let queue = if to.is_some() { &mut *context.queue } else { &mut *discarded };
-        let mtu = context.mtu;
+        let queue = if to.is_some() { &mut *ctx.queue } else { &mut *discarded };
+        let mtu = ctx.mtu;
         let mut link = Link { received: Some(packet), queue, mtu, framing };
-        let at = to_smoltcp(context.now);
-        context.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        let at = to_smoltcp(ctx.now);
+        ctx.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
         discarded.clear();
     }
 
@@ -229,17 +218,17 @@ impl Connections {
         key: usize,
         packet: &[u8],
         segment: &Segment<'_>,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.seen();
         if connection.numbers.acknowledges(segment) {
-            connection.silence.received(context.now);
+            connection.silence.received(ctx.now);
         }
-        Self::take_in(connection, packet, &mut self.discarded, context);
+        Self::take_in(connection, packet, &mut self.discarded, ctx);
         let after = connection.seen();
         if connection.numbers.record_processed(segment, &before, &after) > 0 {
-            connection.has_acknowledged(context.paths, context.now);
+            connection.has_acknowledged(ctx.paths, ctx.now);
         }
         if before.0 == State::SynSent && after.0 == State::Established {
             connection.smc_peer = smc_option::offers(segment.options);
@@ -255,7 +244,7 @@ impl Connections {
         packet: &[u8],
         segment: &Segment<'_>,
         from: [u8; 6],
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Option<usize> {
         let ends = segment.ends;
         if segment.flags & RST != 0 {
@@ -267,22 +256,22 @@ impl Connections {
             && (segment.opens() || segment.flags & (ACK | SYN) == ACK)
         {
             if segment.opens() {
-                if self.has_room(entry.owner, context.now) {
+                if self.has_room(entry.owner, ctx.now) {
                     // Without a route back, it would only occupy a place.
-                    context.routes.next_hop(ends.remote)?;
-                    let (to, now) = (context.next_hop_mac(ends.remote), context.now);
-                    let mtu = context.mtu_to(ends.remote);
-                    let mut listener = context.for_listener(mtu);
+                    ctx.routes.next_hop(ends.remote)?;
+                    let (to, now) = (ctx.next_hop_mac(ends.remote), ctx.now);
+                    let mtu = ctx.mtu_to(ends.remote);
+                    let mut listener = ctx.for_listener(mtu);
                     if self.listening.answer(entry, segment, to, &mut listener, now) {
-                        context.resolve_hop(ends.remote);
+                        ctx.resolve_hop(ends.remote);
                     }
                     return None;
                 }
                 self.turn_away(entry.owner, ends.remote);
-            } else if let Some(handshake) = self.listening.complete(segment, context.now) {
-                if !self.has_room(entry.owner, context.now) {
+            } else if let Some(handshake) = self.listening.complete(segment, ctx.now) {
+                if !self.has_room(entry.owner, ctx.now) {
                     self.turn_away(entry.owner, ends.remote);
-                } else if let Some(key) = self.open(ends, entry.owner, &handshake, context) {
+                } else if let Some(key) = self.open(ends, entry.owner, &handshake, ctx) {
                     return Some(key);
                 }
             } else if self.listening.expects(segment) {
@@ -290,17 +279,17 @@ impl Connections {
                 return None;
             }
         }
-        self.refuse(packet, from, context);
+        self.refuse(packet, from, ctx);
         None
     }
 
     /// Answers a segment with a reset.
-    pub(super) fn refuse(&mut self, packet: &[u8], from: [u8; 6], context: &mut Context<'_>) {
-        let framing = Framing::Ip { from: context.local.mac, to: from, smc: false };
-        let (queue, mtu) = (&mut *context.queue, context.mtu);
+    pub(super) fn refuse(&mut self, packet: &[u8], from: [u8; 6], ctx: &mut Ctx<'_>) {
+        let framing = Framing::Ip { from: ctx.local.mac, to: from, smc: false };
+        let (queue, mtu) = (&mut *ctx.queue, ctx.mtu);
         let mut link = Link { received: Some(packet), queue, mtu, framing };
-        let at = to_smoltcp(context.now);
-        context.stack.poll_ingress_single(at, &mut link, &mut self.no_sockets);
+        let at = to_smoltcp(ctx.now);
+        ctx.stack.poll_ingress_single(at, &mut link, &mut self.no_sockets);
     }
 
     /// Whether an owner has a place for another connection. Evicts a closing connection if that frees one.
@@ -335,14 +324,14 @@ impl Connections {
         ends: Ends,
         owner: usize,
         handshake: &Handshake,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Option<usize> {
         let mut socket = self.spare_socket(owner)?;
         socket.set_keep_alive(Some(self.keep_alive()));
         let (mut sockets, handle) = alone(socket);
-        self.replay_opening(&mut sockets, handle, ends, handshake, context).then_some(())?;
+        self.replay(ctx).open(&mut sockets, handle, ends, handshake).then_some(())?;
         let numbers = Numbers::opened(handshake.ours, handshake.theirs);
-        let name = self.insert(ends, owner, (sockets, handle), numbers, context.now);
+        let name = self.insert(ends, owner, (sockets, handle), numbers, ctx.now);
         let connection = &mut self.connections[name.key];
         connection.smc = handshake.offer.smc;
         connection.smc_peer = handshake.offer.smc;
@@ -352,47 +341,4 @@ impl Connections {
         self.mark_ready(owner);
         Some(name.key)
     }
-
-    /// Replays a handshake on a new socket: passes it the peer's SYN, and lets it write the SYN-ACK, which is
-    /// discarded. False if the SYN-ACK has another sequence number than the one that was sent.
-    pub(super) fn replay_opening(
-        &mut self,
-        sockets: &mut SocketSet<'static>,
-        handle: SocketHandle,
-        ends: Ends,
-        handshake: &Handshake,
-        context: &Context<'_>,
-    ) -> bool {
-        let socket = sockets.get_mut::<tcp::Socket<'_>>(handle);
-        if socket.listen((ends.local, ends.local_port)).is_err() {
-            return false;
-        }
-        let mut stack = self.stack_of(handshake.ours, ends.local, context);
-        let mut packet = [0; 100];
-        let length = listen_table::build_syn(ends, handshake, &mut packet);
-        let at = to_smoltcp(context.now);
-        let mut link = self.discarding_link(Some(&packet[..length]), context);
-        stack.poll_ingress_single(at, &mut link, sockets);
-        stack.poll_egress(at, &mut link, sockets);
-        let numbers = listen_table::numbers(self.discarded.front());
-        self.discarded.clear();
-        numbers.is_some_and(|(sequence, _)| sequence == handshake.ours)
-    }
-
-    /// A device that passes a packet to smoltcp and discards the frames that smoltcp writes.
-    pub(super) fn discarding_link<'a>(
-        &'a mut self,
-        received: Option<&'a [u8]>,
-        context: &Context<'_>,
-    ) -> Link<'a> {
-        let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
-        Link { received, queue: &mut self.discarded, mtu: context.mtu, framing }
-    }
-}
-
-/// A socket set with one socket.
-pub(super) fn alone(socket: tcp::Socket<'static>) -> (SocketSet<'static>, SocketHandle) {
-    let mut sockets = SocketSet::new(Vec::with_capacity(1));
-    let handle = sockets.add(socket);
-    (sockets, handle)
 }

@@ -1,6 +1,5 @@
-//! Limits segments to the path MTU. smoltcp segments by the MTU of its interface, which cannot change. So a connection
-//! over a smaller path sends by an interface with that MTU, and data sent in larger segments is retransmitted, as after
-//! a loss.
+//! Limits segments to the path MTU. A connection over a smaller path sends by an interface with that MTU
+//! ([`NarrowStacks`]), and data sent in larger segments is retransmitted, as after a loss.
 //!
 //! If no router reports the path MTU, connections probe for it (RFC 4821, RFC 8899): after the second timeout of a
 //! segment a smaller one is tried. If the peer acknowledges it, its size is stored for the destination.
@@ -9,8 +8,6 @@ use super::*;
 use crate::packet_too_big::PacketTooBig;
 use crate::path_mtu::{reported, step_below};
 
-/// Cached interfaces with a smaller MTU. If more sizes are in use, interfaces are made again.
-const NARROW: usize = 8;
 /// A timer that expires sooner is no retransmission, or one that needs no help.
 const SOON: Duration = Duration::from_millis(200);
 /// smoltcp retransmits no sooner, except a fast retransmission.
@@ -86,43 +83,6 @@ impl Probe {
     }
 }
 
-/// smoltcp interfaces with an MTU below that of the port.
-#[derive(Default)]
-pub(super) struct NarrowStacks {
-    stacks: Vec<(usize, u64, Interface)>,
-    next: usize,
-}
-
-impl NarrowStacks {
-    /// The interface with this MTU.
-    pub fn of(&mut self, mtu: usize, routes: &Routes, now: Instant) -> &mut Interface {
-        let wanted = (mtu, routes.generation);
-        let found = self.stacks.iter().position(|(mtu, routes, _)| (*mtu, *routes) == wanted);
-        let at = found.unwrap_or_else(|| {
-            let made = (mtu, routes.generation, narrow(mtu, routes, now));
-            if self.stacks.len() < NARROW {
-                self.stacks.push(made);
-                return self.stacks.len() - 1;
-            }
-            self.next = (self.next + 1) % NARROW;
-            self.stacks[self.next] = made;
-            self.next
-        });
-        &mut self.stacks[at].2
-    }
-}
-
-#[cold]
-fn narrow(mtu: usize, routes: &Routes, now: Instant) -> Interface {
-    let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
-    let mut queue = Queue::new(1, 1);
-    let mut link = Link { received: None, queue: &mut queue, mtu, framing };
-    let config = Config::new(HardwareAddress::Ip);
-    let mut stack = Interface::new(config, &mut link, to_smoltcp(now));
-    stack.update_ip_addrs(|list| list.extend(routes.addresses.iter().copied()));
-    stack
-}
-
 impl Connection {
     /// Records the frame that smoltcp has just queued.
     #[inline]
@@ -148,16 +108,16 @@ impl Connection {
 
 impl Connections {
     /// Handles a router's report that a packet of a connection was too big.
-    pub fn packet_too_big(&mut self, report: &PacketTooBig, context: &mut Context<'_>) {
-        let (remote, now) = (report.ends.remote, context.now);
-        let known = context.mtu_to(remote);
+    pub fn packet_too_big(&mut self, report: &PacketTooBig, ctx: &mut Ctx<'_>) {
+        let (remote, now) = (report.ends.remote, ctx.now);
+        let known = ctx.mtu_to(remote);
         let Some(key) = self.find(report.ends) else { return };
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.numbers.is_under_way(report.sequence) {
             return;
         }
         if let Some(mtu) = reported(remote, report.mtu, report.length).filter(|&mtu| mtu < known) {
-            context.paths.learn(remote, mtu, now);
+            ctx.paths.learn(remote, mtu, now);
             connection.probe.again = true;
             self.schedule(key);
         }
@@ -169,17 +129,17 @@ impl Connections {
         &mut self,
         key: usize,
         (mac, mtu): (MacAddress, usize),
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Option<Instant> {
-        let now = context.now;
+        let now = ctx.now;
         let connection = self.connections.get_mut(key)?;
-        let framing = Framing::Ip { from: context.local.mac, to: mac, smc: connection.smc };
+        let framing = Framing::Ip { from: ctx.local.mac, to: mac, smc: connection.smc };
         let mtu = connection.probe.limit(mtu);
-        let stack = match mtu < context.mtu {
-            true => self.narrow.of(mtu, context.routes, now),
-            false => &mut *context.stack,
+        let stack = match mtu < ctx.mtu {
+            true => self.narrow.of(mtu, ctx.routes, now),
+            false => &mut *ctx.stack,
         };
-        let mut link = Link { received: None, queue: &mut *context.queue, mtu, framing };
+        let mut link = Link { received: None, queue: &mut *ctx.queue, mtu, framing };
         let at = to_smoltcp(now);
         let mut sent = stack.poll_egress(at, &mut link, &mut connection.sockets);
         let mut due = stack.poll_at(at, &connection.sockets);
@@ -195,7 +155,7 @@ impl Connections {
             }
         }
         if sent != PollResult::None {
-            connection.has_sent(context.queue.back(), now);
+            connection.has_sent(ctx.queue.back(), now);
         }
         match due? {
             due if due > at => Some(from_smoltcp(due)),

@@ -72,34 +72,34 @@ impl Connections {
     }
 
     /// Handles expired timers, and serves scheduled connections while the queue has room.
-    pub fn poll(&mut self, context: &mut Context<'_>) {
+    pub fn poll(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(&(at, key)) = self.timers.first()
-            && at <= context.now
+            && at <= ctx.now
         {
             self.timers.pop_first();
-            self.note_standstill(at, context.now);
+            self.note_standstill(at, ctx.now);
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.armed = None;
             }
             self.schedule(key);
         }
-        let now = context.now;
-        let (routes, neighbours) = (context.routes, &*context.neighbours);
+        let now = ctx.now;
+        let (routes, neighbours) = (ctx.routes, &*ctx.neighbours);
         let find = |host| neighbours.get(routes.next_hop(host)?, now);
-        let (mac, mtu) = (context.local.mac, context.mtu);
-        let mut listener = listen_table::Context { queue: &mut *context.queue, mac, mtu };
+        let (mac, mtu) = (ctx.local.mac, ctx.mtu);
+        let mut listener = listen_table::Ctx { queue: &mut *ctx.queue, mac, mtu };
         self.listening.answer_waiting(&mut listener, find);
         self.listening.poll(&mut listener, now);
-        while !context.queue.is_full()
+        while !ctx.queue.is_full()
             && let Some(key) = self.scheduled.pop_front()
         {
-            self.serve(key, context);
+            self.serve(key, ctx);
         }
     }
 
     /// Serves a scheduled connection: sends at most one frame, and arms its timer.
-    pub(super) fn serve(&mut self, key: usize, context: &mut Context<'_>) {
-        let (now, resumed) = (context.now, self.resumed);
+    pub(super) fn serve(&mut self, key: usize, ctx: &mut Ctx<'_>) {
+        let (now, resumed) = (ctx.now, self.resumed);
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.is_scheduled = false;
         if let Life::Closing { moved, left, .. } = connection.life {
@@ -115,16 +115,16 @@ impl Connections {
             let _ = connection.socket_mut().recv(|bytes| (bytes.len(), ()));
         }
         let before = connection.seen();
-        let due = match self.path(key, context) {
+        let due = match self.path(key, ctx) {
             Ok(path) => {
-                let due = self.send(key, path, context);
+                let due = self.send(key, path, ctx);
                 if due.is_some_and(|due| due <= now) {
                     self.notify_user(key, &before);
                     return self.schedule(key);
                 }
                 let releases_buffers =
                     self.connections.get(key).is_some_and(|connection| connection.releases_buffers);
-                if releases_buffers { self.release_buffers(key, due, context) } else { due }
+                if releases_buffers { self.release_buffers(key, due, ctx) } else { due }
             }
             Err(due) => due,
         };
@@ -139,31 +139,31 @@ impl Connections {
     pub(super) fn path(
         &mut self,
         key: usize,
-        context: &mut Context<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Result<(MacAddress, usize), Option<Instant>> {
-        let (now, resumed) = (context.now, self.resumed);
+        let (now, resumed) = (ctx.now, self.resumed);
         let Some(connection) = self.connections.get_mut(key) else { return Err(None) };
         if let Some(path) = connection.path
-            && path.changes == context.changes()
+            && path.changes == ctx.changes()
             && now < path.until
         {
             return Ok((path.mac, path.mtu));
         }
         connection.path = None;
-        let hop = context.routes.next_hop(connection.ends.remote);
-        let again = match hop.map(|hop| (hop, context.neighbours.hop(hop, now))) {
+        let hop = ctx.routes.next_hop(connection.ends.remote);
+        let again = match hop.map(|hop| (hop, ctx.neighbours.hop(hop, now))) {
             Some((_, Hop::At(mac, until))) => {
-                let small = context.paths.get(connection.ends.remote, now);
-                let most = context.link_mtu(connection.ends.remote);
+                let small = ctx.paths.get(connection.ends.remote, now);
+                let most = ctx.link_mtu(connection.ends.remote);
                 let (mtu, forgotten) = small.unwrap_or((most, until));
                 let (mtu, until) = (mtu.min(most), until.min(forgotten));
-                connection.path = Some(Path { mac, mtu, until, changes: context.changes() });
+                connection.path = Some(Path { mac, mtu, until, changes: ctx.changes() });
                 connection.unresolved_since = None;
                 return Ok((mac, mtu));
             }
             Some((hop, Hop::Pending)) => {
                 if !core::mem::replace(&mut connection.awaits_neighbour, true) {
-                    context.neighbours.wait(hop, key);
+                    ctx.neighbours.wait(hop, key);
                 }
                 None
             }

@@ -28,6 +28,8 @@ pub struct Lease {
     pub router: Option<Ipv4Addr>,
     /// The network's MTU (option 26), if the card supports it.
     pub mtu: Option<u16>,
+    /// The first name servers in the server's list (option 6).
+    pub name_servers: [Option<Ipv4Addr>; 3],
 }
 
 /// Times of a lease, counted from its grant: T1 (renewal), T2 (rebinding), and the end.
@@ -105,7 +107,8 @@ pub fn judge(
     let times = (seconds != INFINITE).then(|| times(message, seconds, &mut remarks));
     let router = router(message, ip, &mut remarks);
     let mtu = limit(message, mtu, &mut remarks);
-    Some(Grant { lease: Lease { address, server, router, mtu }, times })
+    let name_servers = name_servers(message, ip, &mut remarks);
+    Some(Grant { lease: Lease { address, server, router, mtu, name_servers }, times })
 }
 
 /// The address with its network; None if either is invalid.
@@ -183,6 +186,27 @@ fn router(message: &Message<'_>, ip: Ipv4Addr, remarks: &mut Remarks<'_>) -> Opt
         return None;
     };
     routers.find(|&router| router != ip && port_addresses::is_host(router.into()))
+}
+
+/// The first name servers with a valid host address (RFC 2132 section 3.8: in the order of preference).
+fn name_servers(
+    message: &Message<'_>,
+    ip: Ipv4Addr,
+    remarks: &mut Remarks<'_>,
+) -> [Option<Ipv4Addr>; 3] {
+    let Some(value) = message.option(code::NAME_SERVERS) else { return [None; 3] };
+    let Some(servers) = value.addresses() else {
+        remarks.warn(Topic::Option(code::NAME_SERVERS), || {
+            format!(
+                "option 6 (name servers) has {} bytes, not a multiple of 4: ignored",
+                value.length
+            )
+        });
+        return [None; 3];
+    };
+    let mut servers =
+        servers.filter(|&server| server != ip && port_addresses::is_host(server.into()));
+    [(); 3].map(|()| servers.next())
 }
 
 /// The MTU, if the card supports it.

@@ -17,6 +17,7 @@ pub mod code {
     pub const PAD: u8 = 0;
     pub const MASK: u8 = 1;
     pub const ROUTER: u8 = 3;
+    pub const NAME_SERVERS: u8 = 6;
     pub const HOST_NAME: u8 = 12;
     pub const MTU: u8 = 26;
     pub const REQUESTED_ADDRESS: u8 = 50;
@@ -263,6 +264,7 @@ impl Request {
             let wanted = [
                 code::MASK,
                 code::ROUTER,
+                code::NAME_SERVERS,
                 code::MTU,
                 code::LEASE_TIME,
                 code::RENEWAL_TIME,

@@ -1,4 +1,4 @@
-//! The DHCP client (RFC 2131): obtains an address with its network, a router and the MTU.
+//! The DHCP client (RFC 2131): obtains an address with its network, a router, name servers and the MTU.
 //!
 //! It has no timer and no socket: frames and time are arguments. Broadcasts are written as complete frames. Unicast
 //! messages wait for the server's MAC address like any other packet ([`crate::outbox`]). [`crate::probes`] checks that

@@ -1,8 +1,9 @@
 //! Access control of HTTP.
 //!
 //! * Reading is open to the hosts that [`Doors`] admit.
-//! * Changes, captures (they contain the traffic of others) and identities of peers need the bearer token (RFC 6750)
-//!   whose SHA-256 is configured. If none is configured, they are disabled.
+//! * Changes, captures (they contain the traffic of others) and identities of peers need a bearer token (RFC 6750)
+//!   whose SHA-256 is configured. If none is configured, they are disabled. What its owner may do, the caller decides.
+//! * Instead of a token, a client may have a certificate whose SHA-256 is configured, and prove that it has its key.
 //! * A foreign web page must not use a browser to act for its user or to read for the page (DNS rebinding). So every
 //!   request except a probe must name an address or the name of the appliance as its host, and must not come from a
 //!   page of another origin.
@@ -138,10 +139,28 @@ impl Guesses {
     }
 }
 
+/// What identifies a user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// SHA-256 of the token.
+    pub token: Option<TokenHash>,
+    /// SHA-256 of the certificate.
+    pub certificate: Option<TokenHash>,
+}
+
+/// Who sends a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Index in [`Judge::credentials`].
+    pub index: usize,
+    /// Known by the certificate, not by the token.
+    pub by_certificate: bool,
+}
+
 /// The state that access checks need.
 pub struct Judge<'a> {
-    /// Hash of the configured token.
-    pub token: Option<&'a TokenHash>,
+    /// Those who are known by a token or a certificate.
+    pub credentials: &'a [Credentials],
     /// Whether a host name or address (without port) is the appliance's.
     pub is_ours: &'a dyn Fn(&str) -> bool,
     /// Hosts that have sent wrong tokens.
@@ -151,10 +170,11 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Checks whether `request` may perform `act`.
-    pub fn judge(&mut self, request: &Request<'_>, act: Act) -> Result<(), Denied> {
+    /// Checks whether `request` may perform `act`. Returns who sends it, if that was needed. A token counts before a
+    /// certificate.
+    pub fn judge(&mut self, request: &Request<'_>, act: Act) -> Result<Option<Known>, Denied> {
         if act == Act::Probe {
-            return Ok(());
+            return Ok(None);
         }
         if !host_name(request.host).is_some_and(self.is_ours) {
             let host: String = request.host.chars().take(64).collect();
@@ -164,25 +184,36 @@ impl Judge<'_> {
             return Err(forbidden("foreign_host", advice.into()));
         }
         if act == Act::Read {
-            return Ok(());
+            return Ok(None);
         }
-        if let Some(origin) = request.origin.filter(|origin| !is_same(origin, request.host)) {
+        // A browser sends a certificate by itself, so a page of http:// must not use it: anybody on the way can make one.
+        let is_certain = |origin: &str| request.certificate.is_none() || is_secure(origin);
+        let is_own = |origin: &str| is_same(origin, request.host) && is_certain(origin);
+        if let Some(origin) = request.origin.filter(|origin| !is_own(origin)) {
             let origin: String = origin.chars().take(64).collect();
             let advice = format!("requests from pages of {origin:?} are not accepted");
             return Err(forbidden("foreign_origin", advice.into()));
         }
-        let Some(expected) = self.token else {
-            let advice =
-                "changes and captures over HTTP are disabled until http.token_sha256 is set";
+        if self.credentials.is_empty() {
+            let advice = "changes and captures over HTTP are disabled until a [[user]] or http.token_sha256 is \
+                          configured";
             return Err(forbidden("read_only", advice.into()));
-        };
+        }
         let unauthorized = |reason, advice: &'static str| Denied {
             status: Status::UNAUTHORIZED,
             reason,
             advice: advice.into(),
         };
+        if let (None, Some(certificate)) = (request.bearer, &request.certificate) {
+            let is_own = |one: &Credentials| one.certificate.as_ref() == Some(certificate);
+            return match self.credentials.iter().position(is_own) {
+                Some(index) => Ok(Some(Known { index, by_certificate: true })),
+                None => Err(unknown_certificate(certificate)),
+            };
+        }
         let Some(given) = request.bearer else {
-            let advice = "send the token of http.token_sha256: Authorization: Bearer TOKEN";
+            let advice = "send the token of a [[user]] or of http.token_sha256 (Authorization: Bearer TOKEN), or the certificate \
+                 of a [[user]]";
             return Err(unauthorized("no_token", advice));
         };
         let host = request.from.ip();
@@ -193,12 +224,32 @@ impl Judge<'_> {
             return Err(Denied { status, reason, advice: advice.into() });
         }
         let given = Sha256::digest(given);
-        if given.as_slice().ct_eq(expected).into() {
-            return Ok(());
+        // All are compared, so that the time does not tell which one is similar.
+        let mut found = None;
+        for (index, one) in self.credentials.iter().enumerate() {
+            if let Some(token) = &one.token
+                && bool::from(given.as_slice().ct_eq(token))
+            {
+                found = Some(Known { index, by_certificate: false });
+            }
+        }
+        if found.is_some() {
+            return Ok(found);
         }
         self.guesses.note(host, self.now);
-        Err(unauthorized("wrong_token", "this is not the token of http.token_sha256"))
+        Err(unauthorized(
+            "wrong_token",
+            "this is the token of no [[user]], and not that of http.token_sha256",
+        ))
     }
+}
+
+/// The refusal of a certificate, with its fingerprint.
+fn unknown_certificate(certificate: &TokenHash) -> Denied {
+    let digits: String = certificate.iter().map(|byte| format!("{byte:02x}")).collect();
+    let advice =
+        format!("the client's certificate is that of no [[user]]; its SHA-256 is {digits}");
+    Denied { status: Status::UNAUTHORIZED, reason: "wrong_certificate", advice: advice.into() }
 }
 
 fn forbidden(reason: &'static str, advice: Cow<'static, str>) -> Denied {
@@ -215,6 +266,11 @@ fn host_name(host: &str) -> Option<&str> {
     }
     let (name, port) = host.split_once(':').unwrap_or((host, ""));
     (!name.is_empty() && is_port(port)).then_some(name)
+}
+
+/// Whether a page came over TLS.
+fn is_secure(origin: &str) -> bool {
+    origin.starts_with("https://")
 }
 
 /// Whether a page's origin is this server, under the name in the request's `Host`.
@@ -239,7 +295,21 @@ mod tests {
         let from: SocketAddr = "10.0.0.9:4000".parse().unwrap();
         let (path, query, body) = ("/api/capture", "", &b"start"[..]);
         let (method, head_only) = (Method::Post, false);
-        Request { from, method, head_only, path, query, body, host, origin, bearer }
+        let (if_match, if_none_match) = ("", "");
+        Request {
+            from,
+            method,
+            head_only,
+            path,
+            query,
+            body,
+            host,
+            origin,
+            bearer,
+            certificate: None,
+            if_match,
+            if_none_match,
+        }
     }
 
     fn at(seconds: u64) -> Instant {
@@ -255,9 +325,15 @@ mod tests {
     ) -> Result<(), (u16, &'static str)> {
         let hash: TokenHash = Sha256::digest(TOKEN).into();
         let is_ours = &|host: &str| ["10.0.0.1", "fd00::1", "gateway-1"].contains(&host);
-        let token = configured.then_some(&hash);
-        let denied = Judge { token, is_ours, guesses, now }.judge(request, act);
-        denied.map_err(|denied| (denied.status.0, denied.reason))
+        let all = [
+            Credentials { token: Some([0; 32]), certificate: Some([7; 32]) },
+            Credentials { token: Some(hash), certificate: None },
+        ];
+        let credentials: &[Credentials] = if configured { &all } else { &[] };
+        let judged = Judge { credentials, is_ours, guesses, now }.judge(request, act);
+        let is_wrong = |known: Known| known.index != usize::from(!known.by_certificate);
+        assert!(!judged.as_ref().is_ok_and(|known| known.is_some_and(is_wrong)));
+        judged.map(drop).map_err(|denied| (denied.status.0, denied.reason))
     }
 
     fn judged(
@@ -289,6 +365,28 @@ mod tests {
         let denied = |reason| Denied { status: Status::UNAUTHORIZED, reason, advice: "".into() };
         assert_eq!(denied("no_token").response().challenge, "Bearer realm=\"isthmus\"");
         assert!(denied("wrong_token").response().challenge.ends_with("error=\"invalid_token\""));
+    }
+
+    #[test]
+    fn certificate_is_accepted_instead_of_a_token_and_never_beside_a_wrong_one() {
+        let with = |certificate, bearer| {
+            let request = Request { certificate, ..request("10.0.0.1", None, bearer) };
+            judged(Act::Write, true, &request)
+        };
+        assert_eq!(with(Some([7; 32]), None), Ok(()));
+        assert_eq!(with(Some([8; 32]), None), Err((401, "wrong_certificate")));
+        assert_eq!(with(Some([7; 32]), Some(b"wrong")), Err((401, "wrong_token")));
+        assert_eq!(with(Some([8; 32]), Some(TOKEN)), Ok(()), "the token counts");
+        let foreign = Request {
+            certificate: Some([7; 32]),
+            ..request("10.0.0.1", Some("http://evil.example"), None)
+        };
+        assert_eq!(judged(Act::Write, true, &foreign), Err((403, "foreign_origin")));
+        let from_page = |origin| Request { origin: Some(origin), ..foreign };
+        let plain = from_page("http://10.0.0.1");
+        assert_eq!(judged(Act::Write, true, &plain), Err((403, "foreign_origin")));
+        assert_eq!(judged(Act::Write, true, &from_page("https://10.0.0.1")), Ok(()));
+        assert!(unknown_certificate(&[0xab; 32]).advice.ends_with(&"ab".repeat(32)));
     }
 
     #[test]

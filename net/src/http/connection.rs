@@ -40,6 +40,8 @@ enum Sending {
 pub struct Connection {
     limits: Limits,
     from: SocketAddr,
+    /// SHA-256 of the client's certificate.
+    certificate: Option<[u8; 32]>,
     input: Vec<u8>,
     /// Bytes of the input already searched for the end of the head.
     seen: usize,
@@ -67,6 +69,7 @@ impl Connection {
         Connection {
             limits,
             from,
+            certificate: None,
             input: Vec::new(),
             seen: 0,
             need: None,
@@ -80,6 +83,11 @@ impl Connection {
             turns: 0,
             since: now,
         }
+    }
+
+    /// Sets the SHA-256 of the client's certificate.
+    pub fn set_certificate(&mut self, certificate: Option<[u8; 32]>) {
+        self.certificate = certificate;
     }
 
     /// The client's address.
@@ -176,6 +184,9 @@ impl Connection {
             host: head.host,
             origin: head.origin,
             bearer: head.bearer,
+            certificate: self.certificate,
+            if_match: head.if_match,
+            if_none_match: head.if_none_match,
         });
         self.used = true;
         self.last = !head.keep;
@@ -376,6 +387,10 @@ fn write_head(output: &mut Vec<u8>, response: &Response, modern: bool, keep: boo
     if !response.allow.is_empty() {
         let _ = write!(text, "Allow: {}\r\n", response.allow);
     }
+    if !response.etag.is_empty() {
+        let _ = write!(text, "ETag: {}\r\n", response.etag);
+    }
+    let _ = write!(text, "{}", response.headers);
     if !response.challenge.is_empty() {
         let _ = write!(text, "WWW-Authenticate: {}\r\n", response.challenge);
     }

@@ -1,7 +1,7 @@
 //! A small HTTP/1.1 server (RFC 9110, RFC 9112) for metrics, state and commands.
 //!
 //! [`Server`] has a fixed number of connections on an interface. [`Connection`] is one of them without its TCP socket.
-//! The [`Handler`] implements the routes. Supported: GET, HEAD, POST, PUT and DELETE, keep-alive, pipelining, `Expect:
+//! The [`Handler`] implements the routes. Supported: GET, HEAD, POST, PUT, PATCH and DELETE, keep-alive, pipelining, `Expect:
 //! 100-continue`, streamed bodies, and TLS with [`crate::tls`]. Not supported: compression, ranges, and chunked
 //! requests.
 //!

@@ -16,6 +16,8 @@ pub enum Method {
     Post,
     /// Replace.
     Put,
+    /// Change in part.
+    Patch,
     /// Remove.
     Delete,
 }
@@ -41,6 +43,12 @@ pub struct Request<'a> {
     pub origin: Option<&'a str>,
     /// The token of `Authorization: Bearer …` (RFC 6750).
     pub bearer: Option<&'a [u8]>,
+    /// SHA-256 of the client's certificate, whose key it has.
+    pub certificate: Option<[u8; 32]>,
+    /// Entity tags of `If-Match` (RFC 9110, section 13.1.1); empty without one.
+    pub if_match: &'a str,
+    /// Entity tags of `If-None-Match`; empty without one.
+    pub if_none_match: &'a str,
 }
 
 /// The parsed head of a request.
@@ -54,6 +62,8 @@ pub(super) struct Head<'a> {
     pub host: &'a str,
     pub origin: Option<&'a str>,
     pub bearer: Option<&'a [u8]>,
+    pub if_match: &'a str,
+    pub if_none_match: &'a str,
     /// Bytes of the head.
     pub length: usize,
     /// Bytes of the body.
@@ -81,6 +91,7 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
         "HEAD" => (Method::Get, true),
         "POST" => (Method::Post, false),
         "PUT" => (Method::Put, false),
+        "PATCH" => (Method::Patch, false),
         "DELETE" => (Method::Delete, false),
         _ => return Err(Status::NOT_IMPLEMENTED),
     };
@@ -93,6 +104,8 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
         host: "",
         origin: None,
         bearer: None,
+        if_match: "",
+        if_none_match: "",
         length,
         body: 0,
         modern,
@@ -113,6 +126,10 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
         } else if header.name.eq_ignore_ascii_case("authorization") {
             logins += 1;
             head.bearer = bearer(value);
+        } else if header.name.eq_ignore_ascii_case("if-match") {
+            once(&mut head.if_match, value)?;
+        } else if header.name.eq_ignore_ascii_case("if-none-match") {
+            once(&mut head.if_none_match, value)?;
         } else if header.name.eq_ignore_ascii_case("content-length") {
             let bytes = content_length(value)?;
             if body.is_some_and(|before| before != bytes) {
@@ -139,6 +156,15 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
     let body = body.unwrap_or(0);
     head.body = usize::try_from(body).ok().filter(|&b| b <= max_body).ok_or(Status::TOO_LARGE)?;
     Ok(head)
+}
+
+/// Takes a header that may be given once.
+fn once<'a>(field: &mut &'a str, value: &'a [u8]) -> Result<(), Status> {
+    let value = core::str::from_utf8(value).map_err(|_| Status::BAD_REQUEST)?.trim();
+    match core::mem::replace(field, value) {
+        "" => Ok(()),
+        _ => Err(Status::BAD_REQUEST),
+    }
 }
 
 /// Splits a target in absolute form into authority, path and query, one in origin form into path and query.
@@ -204,6 +230,13 @@ mod tests {
         let head = parse(text, 0).unwrap();
         assert_eq!((head.host, head.origin), ("b:80", Some("http://b:80")));
         assert_eq!(head.bearer, Some(&b"s3cret"[..]));
+        let text =
+            b"PATCH / HTTP/1.1\r\nHost: b\r\nIf-Match: \"a\", \"b\"\r\nif-none-match: *\r\n\r\n";
+        let head = parse(text, 0).unwrap();
+        assert_eq!(
+            (head.method, head.if_match, head.if_none_match),
+            (Method::Patch, "\"a\", \"b\"", "*")
+        );
     }
 
     #[test]
@@ -213,6 +246,7 @@ mod tests {
         assert_eq!(with("X: y"), None);
         assert_eq!(with("Host: b"), Some(Status::BAD_REQUEST));
         assert_eq!(with("Origin: a\r\nOrigin: b"), Some(Status::BAD_REQUEST));
+        assert_eq!(with("If-Match: a\r\nIf-Match: b"), Some(Status::BAD_REQUEST));
         let logins = "Authorization: Bearer a\r\nAuthorization: Bearer b";
         assert_eq!(with(logins), Some(Status::BAD_REQUEST));
         assert_eq!(with("Content-Length: -1"), Some(Status::BAD_REQUEST));

@@ -11,6 +11,12 @@ pub struct Status(pub u16, pub &'static str);
 impl Status {
     /// 200.
     pub const OK: Status = Status(200, "OK");
+    /// 201: a resource was created.
+    pub const CREATED: Status = Status(201, "Created");
+    /// 202: the request is being executed.
+    pub const ACCEPTED: Status = Status(202, "Accepted");
+    /// 304: the client's copy is current.
+    pub const NOT_MODIFIED: Status = Status(304, "Not Modified");
     /// 400: malformed request.
     pub const BAD_REQUEST: Status = Status(400, "Bad Request");
     /// 401: a token is required.
@@ -23,8 +29,12 @@ impl Status {
     pub const METHOD_NOT_ALLOWED: Status = Status(405, "Method Not Allowed");
     /// 408: the request was not received in time.
     pub const REQUEST_TIMEOUT: Status = Status(408, "Request Timeout");
+    /// 409: the request conflicts with the state, and may be confirmed.
+    pub const CONFLICT: Status = Status(409, "Conflict");
     /// 411: a body needs a length.
     pub const LENGTH_REQUIRED: Status = Status(411, "Length Required");
+    /// 412: the resource has another entity tag.
+    pub const PRECONDITION_FAILED: Status = Status(412, "Precondition Failed");
     /// 413: the body is too large.
     pub const TOO_LARGE: Status = Status(413, "Content Too Large");
     /// 429: a token too soon after a wrong one.
@@ -81,6 +91,10 @@ pub struct Response {
     pub allow: &'static str,
     /// For 401: the challenge (`WWW-Authenticate`); otherwise empty.
     pub challenge: &'static str,
+    /// Entity tag with its quotes (`ETag`); otherwise empty.
+    pub etag: String,
+    /// Further header lines, each with its line end; otherwise empty.
+    pub headers: &'static str,
     /// The body.
     pub body: Body,
 }
@@ -94,13 +108,22 @@ impl Response {
     /// A response with a complete body.
     pub fn new(status: Status, content_type: &'static str, body: impl Into<String>) -> Self {
         let body = Body::Bytes(body.into().into_bytes().into());
-        Response { status, content_type, allow: "", challenge: "", body }
+        let (allow, challenge, etag, headers) = ("", "", String::new(), "");
+        Response { status, content_type, allow, challenge, etag, headers, body }
     }
 
     /// A response with a streamed body.
     pub fn stream(content_type: &'static str, id: u64, length: Option<u64>) -> Self {
         let body = Body::Stream { id, length };
-        Response { status: Status::OK, content_type, allow: "", challenge: "", body }
+        Response {
+            status: Status::OK,
+            content_type,
+            allow: "",
+            challenge: "",
+            etag: String::new(),
+            headers: "",
+            body,
+        }
     }
 
     /// A response with the status as its text.

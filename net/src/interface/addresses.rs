@@ -184,7 +184,7 @@ impl Interface {
         let (ours, other) = (Mac(self.local.mac), Mac(mac));
         if self.probes.is_tentative(ip) {
             self.addresses_due = Some(now);
-            self.note_conflict(ip, mac);
+            self.note_conflict(ip, mac, now);
             let leased = self.lease.is_some_and(|l| IpAddr::V4(l.address.address()) == ip);
             if let Some(client) = self.dhcp.as_mut().filter(|_| leased) {
                 return client.decline(mac, &mut self.queue, &mut self.notices, now);
@@ -199,7 +199,7 @@ impl Interface {
         } else if self.local.has(ip) {
             self.defence.defend(claim, &self.local, &mut self.queue, now);
             if !probes {
-                self.note_conflict(ip, mac);
+                self.note_conflict(ip, mac, now);
                 self.addresses_due = Some(now);
                 self.probes.found(ip, now);
                 self.notices.report(Topic::Duplicate, ip, Severity::Warning, now, || {
@@ -211,9 +211,10 @@ impl Interface {
         }
     }
 
-    fn note_conflict(&mut self, ip: IpAddr, mac: [u8; 6]) {
+    fn note_conflict(&mut self, ip: IpAddr, mac: [u8; 6], now: Instant) {
         self.counters.conflicts += 1;
         self.counters.conflict = Some((ip, mac));
+        self.counters.conflict_at = Some(now);
     }
 
     /// The addresses that the interface should have, the link-local one first.
@@ -367,6 +368,15 @@ impl Interface {
     /// Whether an address from DHCP is in use.
     pub fn has_lease(&self) -> bool {
         self.lease.is_some_and(|lease| self.local.has_v4(lease.address.address()))
+    }
+
+    /// Name servers that DHCP or a router has announced, with the announcer.
+    pub fn name_servers(&self) -> impl Iterator<Item = (IpAddr, &'static str)> {
+        let leased = self.lease.filter(|_| self.has_lease());
+        let leased = leased.into_iter().flat_map(|lease| lease.name_servers).flatten();
+        let announced = self.slaac.iter().flat_map(Slaac::name_servers);
+        let leased = leased.map(|ip| (IpAddr::V4(ip), "DHCP"));
+        leased.chain(announced.map(|ip| (IpAddr::V6(ip), "router")))
     }
 
     /// The default routers in use.

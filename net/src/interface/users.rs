@@ -4,7 +4,8 @@ use super::Interface;
 use crate::connections::{Connections, Name, Owner};
 use core::net::SocketAddr;
 use drivers::hal::Instant;
-use smoltcp::iface::SocketSet;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::udp;
 
 impl Interface {
     /// Starts to connect to `peer`, for a connector.
@@ -59,6 +60,11 @@ impl Interface {
     pub(crate) fn connections(&mut self) -> &mut Connections {
         self.attention = true;
         &mut self.connections
+    }
+
+    /// Whether a UDP socket has a received datagram.
+    pub(crate) fn has_datagram(&self, socket: SocketHandle) -> bool {
+        self.sockets.get::<udp::Socket>(socket).can_recv()
     }
 
     /// The UDP and ICMP sockets. The next poll serves them.

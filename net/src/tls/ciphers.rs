@@ -2,7 +2,7 @@
 //! 5288, RFC 7905).
 
 use aes_gcm::Aes128Gcm;
-use aes_gcm::aead::{AeadInPlace, KeyInit, consts};
+use aes_gcm::aead::{AeadInOut, KeyInit, consts};
 use alloc::boxed::Box;
 use chacha20poly1305::ChaCha20Poly1305;
 use core::marker::PhantomData;
@@ -19,11 +19,7 @@ const TAG: usize = 16;
 
 /// A cipher with its parameters in TLS.
 pub trait Cipher:
-    AeadInPlace<NonceSize = consts::U12, TagSize = consts::U16, CiphertextOverhead = consts::U0>
-    + KeyInit
-    + Send
-    + Sync
-    + 'static
+    AeadInOut<NonceSize = consts::U12, TagSize = consts::U16> + KeyInit + Send + Sync + 'static
 {
     /// Bytes of a key.
     const KEY: usize;
@@ -66,7 +62,7 @@ impl<C: Cipher> Records<C> {
         start: usize,
     ) -> Result<(), Error> {
         let text = payload.as_mut().get_mut(start..).ok_or(Error::EncryptError)?;
-        let tag = self.cipher.encrypt_in_place_detached(&nonce.into(), aad, text);
+        let tag = self.cipher.encrypt_inout_detached(&nonce.into(), aad, text.into());
         payload.extend_from_slice(&tag.map_err(|_| Error::EncryptError)?);
         Ok(())
     }
@@ -77,7 +73,7 @@ impl<C: Cipher> Records<C> {
         let (text, tag) = sealed.split_at_mut(len);
         let tag: [u8; TAG] = (&*tag).try_into().map_err(|_| Error::DecryptError)?;
         self.cipher
-            .decrypt_in_place_detached(&nonce.into(), aad, text, &tag.into())
+            .decrypt_inout_detached(&nonce.into(), aad, text.into(), &tag.into())
             .map_err(|_| Error::DecryptError)?;
         Ok(len)
     }

@@ -1,12 +1,14 @@
 //! The state shared by all TLS connections of a server, and the rate limit of handshakes.
 
 use super::pair::Pair;
+use super::peer::AnyClient;
 use super::provider::{CertificateKey, Random, Source, provider};
 use super::session::Session;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use drivers::hal::Instant;
 use rustls::ServerConfig;
@@ -27,6 +29,7 @@ pub struct Tls {
     config: Arc<ServerConfig>,
     source: &'static Source,
     pair: Pair,
+    clients: Arc<AnyClient>,
     /// When the next handshake may continue.
     due: Mutex<Instant>,
 }
@@ -39,22 +42,28 @@ impl Tls {
         let chain: Vec<CertificateDer<'static>> =
             pair.chain().iter().cloned().map(CertificateDer::from).collect();
         let certified = CertifiedKey::new(chain, Arc::new(key));
+        let clients = Arc::new(AnyClient { source, asks: AtomicBool::new(false) });
         let mut config =
             ServerConfig::builder_with_details(Arc::new(provider(source)), Arc::new(NoClock))
                 .with_safe_default_protocol_versions()
                 .expect("there are suites of both versions")
-                .with_no_client_auth()
+                .with_client_cert_verifier(clients.clone())
                 .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let due = Mutex::new(Instant::ZERO);
-        Arc::new(Tls { config: Arc::new(config), source, pair, due })
+        Arc::new(Tls { config: Arc::new(config), source, pair, clients, due })
     }
 
     /// The certificate and the key.
     pub fn pair(&self) -> &Pair {
         &self.pair
+    }
+
+    /// Whether new clients are asked for a certificate. They may connect without one.
+    pub fn ask_for_certificates(&self, asks: bool) {
+        self.clients.asks.store(asks, Ordering::Relaxed);
     }
 
     /// A new connection of a client.
@@ -78,7 +87,7 @@ impl Tls {
     }
 }
 
-/// A constant time. TLS does not depend on it: there are no tickets and no client certificates.
+/// A constant time. TLS does not depend on it: there are no tickets, and dates in certificates of clients are not verified.
 #[derive(Debug)]
 struct NoClock;
 

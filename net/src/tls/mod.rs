@@ -1,4 +1,4 @@
-//! TLS 1.3 and 1.2 for a server in a poll loop.
+//! TLS 1.3 and 1.2 for servers and clients in a poll loop.
 //!
 //! [`Tls`] is shared by all connections: certificate and key ([`Pair`]), randomness, and a rate limit of handshakes.
 //! [`Session`] is one connection without its TCP socket. It stands between the TCP socket and `http::Connection`
@@ -8,8 +8,11 @@
 //! `provider.rs` connects the two: the crate `rustls-rustcrypto` is an alpha and takes randomness from the operating
 //! system, while here every secret comes from the appliance's own generator.
 //!
-//! Suites: AES-128-GCM and ChaCha20-Poly1305, X25519 and P-256, ECDSA on P-256. There are no client certificates and no
-//! tickets, so TLS needs neither a clock nor memory of past clients. Public-key operations are counted: a
+//! [`Client`] is the other side: a connection to a server whose certificate is known by its fingerprint.
+//!
+//! Suites: AES-128-GCM and ChaCha20-Poly1305, X25519 and P-256, ECDSA on P-256. A client may prove that it has a certificate,
+//! which is then known by its fingerprint (`peer.rs`). There are no tickets, so TLS needs neither a clock nor memory of
+//! past clients. Public-key operations are counted: a
 //! connection whose handshake used one delays the others by 10 ms (`context.rs`).
 //!
 //! The gateway (`appliance/src/gateway/tls.rs`) selects the certificate at start: the configuration's, whose parts are
@@ -17,11 +20,14 @@
 //! (`config/kept_pair.rs`).
 
 mod ciphers;
+mod client;
 mod context;
 mod pair;
+mod peer;
 mod provider;
 mod session;
 
+pub use client::{Client, Clients};
 pub use context::Tls;
 pub use pair::{Pair, PairError};
 pub use provider::Random;

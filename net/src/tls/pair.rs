@@ -9,26 +9,25 @@ use core::fmt::{self, Write};
 use core::net::IpAddr;
 use core::str::FromStr;
 use p256::SecretKey;
-use p256::ecdsa::signature::Signer;
 use p256::ecdsa::{DerSignature, SigningKey};
 use p256::pkcs8::{DecodePrivateKey, EncodePrivateKey, EncodePublicKey};
 use sha2::{Digest, Sha256};
-use x509_cert::certificate::{Certificate, TbsCertificate, Version};
-use x509_cert::der::asn1::{BitString, Ia5String, OctetString, UtcTime};
+use x509_cert::builder::profile::BuilderProfile;
+use x509_cert::builder::{self, Builder, CertificateBuilder};
+use x509_cert::certificate::{Certificate, TbsCertificate};
+use x509_cert::der::asn1::{Ia5String, OctetString};
 use x509_cert::der::referenced::OwnedToRef;
 use x509_cert::der::{DateTime, Decode, Encode};
-use x509_cert::ext::AsExtension;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{
     BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
 };
+use x509_cert::ext::{Extension, ToExtension};
 use x509_cert::name::Name;
 use x509_cert::serial_number::SerialNumber;
-use x509_cert::spki::{AlgorithmIdentifierOwned, ObjectIdentifier, SubjectPublicKeyInfoOwned};
+use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoOwned, SubjectPublicKeyInfoRef};
 use x509_cert::time::{Time, Validity};
 
-/// `ecdsa-with-SHA256` (RFC 5758).
-const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
 /// `id-kp-serverAuth` (RFC 5280).
 const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
 /// Maximum number of certificates in a chain.
@@ -136,7 +135,7 @@ impl Pair {
         }
         let public = secret.public_key();
         let is_of_key = |certificate: &Certificate| {
-            let info = certificate.tbs_certificate.subject_public_key_info.owned_to_ref();
+            let info = certificate.tbs_certificate().subject_public_key_info().owned_to_ref();
             p256::PublicKey::try_from(info).is_ok_and(|key| key == public)
         };
         let mut of_key = Vec::new();
@@ -206,7 +205,7 @@ impl Pair {
     /// Expiry of the first certificate, in seconds since 1970.
     pub fn not_after(&self) -> Option<u64> {
         let certificate = Certificate::from_der(self.certificate()).ok()?;
-        Some(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
+        Some(certificate.tbs_certificate().validity().not_after.to_unix_duration().as_secs())
     }
 
     /// SHA-256 of the public key (RFC 7469) in the format of `curl --pinnedpubkey`.
@@ -228,12 +227,45 @@ impl Pair {
     }
 }
 
+/// Contents of a TLS server's self-signed certificate for a name and addresses.
+struct SelfSigned {
+    subject: Name,
+    names: SubjectAltName,
+}
+
+impl BuilderProfile for SelfSigned {
+    fn get_issuer(&self, subject: &Name) -> Name {
+        subject.clone()
+    }
+
+    fn get_subject(&self) -> Name {
+        self.subject.clone()
+    }
+
+    fn build_extensions(
+        &self,
+        _: SubjectPublicKeyInfoRef<'_>,
+        _: SubjectPublicKeyInfoRef<'_>,
+        _: &TbsCertificate,
+    ) -> builder::Result<Vec<Extension>> {
+        let no_authority = BasicConstraints { ca: false, path_len_constraint: None };
+        let uses = KeyUsage(KeyUsages::DigitalSignature.into());
+        let server = ExtendedKeyUsage(vec![SERVER_AUTH]);
+        Ok(vec![
+            no_authority.to_extension(&self.subject, &[])?,
+            uses.to_extension(&self.subject, &[])?,
+            (true, &server).to_extension(&self.subject, &[])?,
+            self.names.to_extension(&self.subject, &[])?,
+        ])
+    }
+}
+
 fn certificate(
     key: &SigningKey,
     hostname: &str,
     addresses: &[IpAddr],
     serial: &[u8],
-) -> x509_cert::der::Result<Vec<u8>> {
+) -> builder::Result<Vec<u8>> {
     let common_name: String = hostname.chars().take(COMMON_NAME).collect();
     let subject = Name::from_str(&format!("CN={common_name}"))?;
     let mut names = vec![GeneralName::DnsName(Ia5String::new(hostname)?)];
@@ -244,37 +276,11 @@ fn certificate(
         };
         names.push(GeneralName::IpAddress(OctetString::new(octets)?));
     }
-    let names = SubjectAltName(names);
-    let uses = KeyUsage(KeyUsages::DigitalSignature.into());
-    let no_authority = BasicConstraints { ca: false, path_len_constraint: None };
-    let extensions = vec![
-        no_authority.to_extension(&subject, &[])?,
-        uses.to_extension(&subject, &[])?,
-        ExtendedKeyUsage(vec![SERVER_AUTH]).to_extension(&subject, &[])?,
-        names.to_extension(&subject, &[])?,
-    ];
-    let start = DateTime::new(1970, 1, 1, 0, 0, 0)?;
-    let public = SubjectPublicKeyInfoOwned::from_key(p256::PublicKey::from(key.verifying_key()));
-    let signature = AlgorithmIdentifierOwned { oid: ECDSA_SHA256, parameters: None };
-    // RFC 5280 section 4.1.2.5: dates until 2049 are UTCTime.
-    let not_before = Time::UtcTime(UtcTime::from_date_time(start)?);
-    let tbs = TbsCertificate {
-        version: Version::V3,
-        serial_number: SerialNumber::new(serial)?,
-        signature: signature.clone(),
-        issuer: subject.clone(),
-        validity: Validity { not_before, not_after: Time::INFINITY },
-        subject,
-        subject_public_key_info: public.map_err(|_| x509_cert::der::ErrorKind::Failed)?,
-        issuer_unique_id: None,
-        subject_unique_id: None,
-        extensions: Some(extensions),
-    };
-    let signed: DerSignature = key.sign(&tbs.to_der()?);
-    let signed = BitString::from_bytes(signed.as_bytes())?;
-    let whole =
-        Certificate { tbs_certificate: tbs, signature_algorithm: signature, signature: signed };
-    whole.to_der()
+    let profile = SelfSigned { subject, names: SubjectAltName(names) };
+    let validity = Validity::new(DateTime::new(1970, 1, 1, 0, 0, 0)?.into(), Time::INFINITY);
+    let public = SubjectPublicKeyInfoOwned::from_key(key.verifying_key())?;
+    let builder = CertificateBuilder::new(profile, SerialNumber::new(serial)?, validity, public)?;
+    Ok(builder.build::<_, DerSignature>(key)?.to_der()?)
 }
 
 /// The blocks of a PEM text with their labels. Text between them is ignored (RFC 7468 section 2).

@@ -12,10 +12,10 @@ use chacha20poly1305::ChaCha20Poly1305;
 use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
-use hmac::Mac;
+use hmac::{KeyInit, Mac};
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{DerSignature, SigningKey};
-use p256::elliptic_curve::sec1::ToEncodedPoint;
+use p256::elliptic_curve::sec1::ToSec1Point;
 use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
 use rustls::crypto::hmac::{Hmac, Key, Tag};
 use rustls::crypto::tls12::PrfUsingHmac;
@@ -56,7 +56,7 @@ impl Source {
         self.operations.load(Ordering::Relaxed)
     }
 
-    fn count(&self) {
+    pub fn count(&self) {
         self.operations.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -278,7 +278,7 @@ impl SupportedKxGroup for P256 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         self.0.count();
         let secret = self.0.p256_secret();
-        let public = secret.public_key().to_encoded_point(false).as_bytes().into();
+        let public = secret.public_key().to_sec1_point(false).as_bytes().into();
         Ok(Box::new(P256Exchange { secret, public, source: self.0 }))
     }
 

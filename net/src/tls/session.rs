@@ -10,12 +10,13 @@ use drivers::hal::Instant;
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use sha2::{Digest, Sha256};
 
 /// Maximum bytes of incomplete records: the largest record (RFC 5246 section 6.2.3). It also limits the client's
 /// handshake messages.
-const INCOMING: usize = (16 << 10) + (2 << 10) + 5;
+pub(super) const INCOMING: usize = (16 << 10) + (2 << 10) + 5;
 /// Bytes of text in a sent record.
-const RECORD: usize = 4 << 10;
+pub(super) const RECORD: usize = 4 << 10;
 /// Maximum overhead of a record beyond its text.
 const OVERHEAD: usize = 64;
 /// Maximum number of records that are sent after a failure.
@@ -51,6 +52,8 @@ pub struct Session {
     /// Deadline of the handshake.
     pub(super) deadline: Instant,
     open: bool,
+    /// SHA-256 of the client's certificate, whose key it has.
+    certificate: Option<[u8; 32]>,
     ended: bool,
     closed: bool,
     failure: Option<Failure>,
@@ -77,6 +80,7 @@ impl Session {
             begun: now,
             deadline: now + HANDSHAKE,
             open: false,
+            certificate: None,
             ended: false,
             closed: false,
             failure: None,
@@ -168,6 +172,11 @@ impl Session {
         self.open
     }
 
+    /// SHA-256 of the client's certificate, after the handshake. The client has proved that it has the key.
+    pub fn certificate(&self) -> Option<[u8; 32]> {
+        self.certificate
+    }
+
     /// Whether the client has sent close_notify, and all its text was taken.
     pub fn is_ended(&self) -> bool {
         self.ended && self.text.is_empty()
@@ -199,6 +208,7 @@ impl Session {
 
     /// Processes input as far as possible. `what` is text to encrypt; empty text queues close_notify.
     fn advance(&mut self, mut what: Option<&[u8]>) {
+        let was_open = self.open;
         loop {
             let UnbufferedStatus { mut discard, state } =
                 self.connection.process_tls_records(&mut self.incoming);
@@ -258,6 +268,11 @@ impl Session {
                 Err(why) => failed = Some(why.to_string()),
             }
             self.incoming.drain(..discard.min(self.incoming.len()));
+            if self.open && !was_open {
+                let certificates = self.connection.peer_certificates();
+                let own = certificates.and_then(|chain| chain.first());
+                self.certificate = own.map(|own| Sha256::digest(own).into());
+            }
             if let Some(why) = failed {
                 self.fail(why);
                 return;
@@ -303,7 +318,7 @@ fn is_alert(record: &[u8]) -> bool {
 
 /// Appends the output of `encode` to `buffer`. `encode` returns the length written, or the room that it needs. Returns
 /// an error, if any.
-fn append(
+pub(super) fn append(
     buffer: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<Result<usize, usize>, String>,
 ) -> Option<String> {

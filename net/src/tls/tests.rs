@@ -12,11 +12,13 @@ use drivers::hal::Instant;
 use rustls::client::UnbufferedClientConnection;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme, SupportedCipherSuite,
     SupportedProtocolVersion,
 };
+use sha2::{Digest, Sha256};
 
 const LATER: Duration = Duration::from_millis(20);
 
@@ -76,7 +78,7 @@ impl ServerCertVerifier for Knows {
         use p256::ecdsa::signature::Verifier;
         use x509_cert::der::{Decode, referenced::OwnedToRef};
         let certificate = x509_cert::Certificate::from_der(cert).unwrap();
-        let info = certificate.tbs_certificate.subject_public_key_info;
+        let info = certificate.tbs_certificate().subject_public_key_info();
         let key = p256::PublicKey::try_from(info.owned_to_ref()).unwrap();
         let signature = p256::ecdsa::DerSignature::try_from(dss.signature()).unwrap();
         p256::ecdsa::VerifyingKey::from(key).verify(message, &signature).unwrap();
@@ -104,6 +106,17 @@ impl Client {
         group: NamedGroup,
         certificate: &[u8],
     ) -> Client {
+        Client::with(version, suite, group, certificate, None)
+    }
+
+    /// A client with a certificate of its own, and a key.
+    fn with(
+        version: &'static SupportedProtocolVersion,
+        suite: usize,
+        group: NamedGroup,
+        certificate: &[u8],
+        own: Option<(&Pair, &Pair)>,
+    ) -> Client {
         let source = Box::leak(Box::new(provider::Source::new(random())));
         let mut provider = provider::provider(source);
         let of_version = |s: &SupportedCipherSuite| s.version().version == version.version;
@@ -117,12 +130,20 @@ impl Client {
                 Some(UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000)))
             }
         }
-        let mut config = ClientConfig::builder_with_details(Arc::new(provider), Arc::new(Clock))
+        let builder = ClientConfig::builder_with_details(Arc::new(provider), Arc::new(Clock))
             .with_protocol_versions(&[version])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Knows(certificate.into())))
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(Arc::new(Knows(certificate.into())));
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = vec![CertificateDer::from(certificate.certificate().to_vec())];
+                let key = provider::CertificateKey { key: key.key().clone(), source };
+                let certified = CertifiedKey::new(chain, Arc::new(key));
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
+            }
+        };
         config.resumption = rustls::client::Resumption::disabled();
         let name = ServerName::try_from("gw-1").unwrap();
         let connection = UnbufferedClientConnection::new(Arc::new(config), name).unwrap();
@@ -228,6 +249,46 @@ fn data_is_exchanged_with_all_versions_suites_and_groups() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn certificate_of_a_client_is_known_after_a_proof_of_its_key() {
+    let tls = server();
+    let mut now = Instant::ZERO;
+    let other = |name| {
+        let mut random = random();
+        random(&mut [0; 5]);
+        Pair::self_signed(name, &[], &mut *random)
+    };
+    let (own, stranger) = (other("ci"), pair());
+    let hash: [u8; 32] = Sha256::digest(own.certificate()).into();
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let mut result = |asks: bool, with: Option<(&Pair, &Pair)>| {
+            tls.ask_for_certificates(asks);
+            let server = tls.pair().certificate();
+            let mut client = Client::with(version, 0, NamedGroup::X25519, server, with);
+            let mut session = tls.session(now);
+            session.deadline = now + Duration::from_secs(1000);
+            for _ in 0..20 {
+                client.poll();
+                let taken = session.receive(&client.outgoing);
+                client.outgoing.drain(..taken);
+                session.poll(now);
+                now = now + LATER;
+                if session.failure().is_some() {
+                    break;
+                }
+                client.incoming.extend_from_slice(session.outgoing());
+                session.consume(session.outgoing().len());
+            }
+            (session.is_open(), session.certificate())
+        };
+        assert_eq!(result(true, Some((&own, &own))), (true, Some(hash)));
+        assert_eq!(result(true, None), (true, None), "it may have none");
+        assert_eq!(result(false, Some((&own, &own))), (true, None), "it is not asked");
+        // The certificate of somebody else is of no use without its key.
+        assert_eq!(result(true, Some((&own, &stranger))), (false, None));
     }
 }
 
@@ -399,4 +460,69 @@ fn pair_round_trips_and_errors_name_the_faulty_part() {
         key_is_wrong(text);
     }
     key_is_wrong("-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----");
+}
+
+/// Carries bytes between our client and our server until nothing moves.
+fn carry(client: &mut super::Client, server: &mut Session, now: &mut Instant) {
+    for _ in 0..50 {
+        *now = *now + LATER;
+        let sent = server.receive(client.outgoing());
+        client.consume(sent);
+        server.poll(*now);
+        server.take(<[u8]>::len);
+        let answered = server.outgoing().to_vec();
+        for piece in answered.chunks(100) {
+            client.receive(piece);
+        }
+        server.consume(answered.len());
+    }
+}
+
+#[test]
+fn our_client_accepts_the_pinned_certificate_alone() {
+    let tls = server();
+    let pinned: [u8; 32] = Sha256::digest(pair().certificate()).into();
+    let clients = Clients::new(random());
+    let mut now = Instant::from_nanos(1_000_000_000);
+    for name in ["gw-1", "10.0.0.1", "fd00::1"] {
+        let mut session = tls.session(now);
+        let mut client = clients.connect(name, pinned).unwrap();
+        assert!(!client.write(b"too early"));
+        carry(&mut client, &mut session, &mut now);
+        assert!(client.is_open() && session.is_open(), "{client:?} {session:?}");
+        assert!(client.write(b"12 message"));
+        let records = client.outgoing().to_vec();
+        client.consume(records.len());
+        session.receive(&records);
+        session.poll(now);
+        let mut text = Vec::new();
+        session.take(|bytes| {
+            text.extend_from_slice(bytes);
+            bytes.len()
+        });
+        assert_eq!(text, b"12 message");
+        session.close();
+        client.receive(session.outgoing());
+        assert_eq!(client.failure(), Some("the server closed the TLS session"));
+    }
+    let mut session = tls.session(now);
+    let mut client = clients.connect("gw-1", [7; 32]).unwrap();
+    carry(&mut client, &mut session, &mut now);
+    assert_eq!(client.failure(), Some("its certificate has another fingerprint"));
+    assert!(!client.is_open() && !client.write(b"x"));
+}
+
+#[test]
+fn our_client_ends_on_noise() {
+    let clients = Clients::new(random());
+    let mut client = clients.connect("gw-1", [7; 32]).unwrap();
+    client.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    assert!(client.failure().is_some());
+    let mut client = clients.connect("gw-1", [7; 32]).unwrap();
+    let mut endless = vec![22, 3, 3, 0x40, 0];
+    endless.resize(5 + 0x4000, 0xff);
+    for _ in 0..8 {
+        client.receive(&endless);
+    }
+    assert!(client.failure().is_some());
 }

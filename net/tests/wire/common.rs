@@ -11,6 +11,8 @@ pub struct Wire {
     pub nodes: Vec<Interface>,
     /// Every frame on the wire: index of the sender, and bytes.
     pub log: Vec<(usize, Vec<u8>)>,
+    /// Bytes of the longest frame that the wire carries; longer ones are lost.
+    pub longest: usize,
 }
 
 impl Wire {
@@ -22,7 +24,7 @@ impl Wire {
             interface.set_addressing(addressing, now).unwrap();
             interface
         });
-        Wire { now, nodes: nodes.collect(), log: Vec::new() }
+        Wire { now, nodes: nodes.collect(), log: Vec::new(), longest: usize::MAX }
     }
 
     /// Carries frames until no node has more to send at this time.
@@ -39,6 +41,9 @@ impl Wire {
                 return;
             }
             for (from, frame) in sent {
+                if frame.len() > self.longest {
+                    continue;
+                }
                 for (n, node) in self.nodes.iter_mut().enumerate() {
                     if n != from {
                         node.handle_frame(&frame, self.now);

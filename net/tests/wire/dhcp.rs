@@ -245,3 +245,23 @@ fn nak_of_another_server_does_not_end_a_confirmed_lease() {
     assert_eq!(world.addresses(), ["10.7.0.50/24"]);
     assert_eq!(world.kinds(), [DISCOVER, REQUEST, REQUEST, REQUEST], "confirmed, and renewed");
 }
+
+#[test]
+fn name_servers_of_the_lease_are_known_and_impossible_ones_are_not() {
+    let servers = |world: &World| world.interface.name_servers().collect::<Vec<_>>();
+    let of = |option: &'static [u8]| {
+        move |heard: &Heard| granting(heard, SERVER, &[(1, &[255, 255, 255, 0]), (6, option)])
+    };
+    let mut world = World::new();
+    world.run(seconds(1), &mut of(&[127, 0, 0, 1, 10, 0, 0, 53, 0, 0, 0, 0, 10, 0, 0, 54]));
+    let known = [[10, 0, 0, 53], [10, 0, 0, 54]].map(|ip| (IpAddr::from(ip), "DHCP"));
+    assert_eq!(servers(&world), known);
+    let [discover, ..] = &world.heard[..] else { panic!() };
+    assert!(discover.option(55).unwrap().contains(&6), "they are requested");
+    world.interface.set_addressing(Addressing::default(), world.now).unwrap();
+    assert_eq!(servers(&world), []);
+    let mut world = World::new();
+    world.run(seconds(1), &mut of(&[10, 0, 0, 53, 10]));
+    assert!(world.interface.has_lease() && servers(&world).is_empty());
+    assert!(world.log()[0].contains("option 6 (name servers) has 5 bytes"), "{:?}", world.log());
+}

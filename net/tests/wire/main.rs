@@ -11,6 +11,7 @@ mod http;
 mod interface;
 mod noise;
 mod path_mtu;
+mod path_probe;
 mod router;
 mod segment;
 mod syslog;

@@ -25,7 +25,7 @@ impl Delays {
     }
 
     /// Whether the deadline of the first entry has passed.
-    #[inline(always)]
+    #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         self.due <= now.as_nanos()
     }

@@ -1,5 +1,20 @@
 //! usNIC: reliable datagrams over UDP, compatible with Open MPI's `btl/usnic`.
 //!
+//! ```text
+//!    UDP payload + source ──► receive ──┐          ┌──► next_news ──► users (inbox, mirror, rules)
+//!                                       ├─ Engine ─┤
+//!    next datagram ◄── poll_transmit ───┘          └◄── send, put, grant
+//! ```
+//!
+//! Invariants:
+//!
+//! * A packet counts only from one of its peer's ports, with its peer's name, and from its peer's station.
+//! * Every endpoint has memory that no other endpoint can use.
+//! * No packet is sent that the stock peer cannot survive (list below).
+//!
+//! Tests: `engine/tests`, `ob1/tests`, `tests/usnic` (Open MPI's `btl/usnic`), the suites `usnic`, `usnic_image`,
+//! `usnic_guests`.
+//!
 //! [`Engine`] has interfaces, endpoints, messages and PUTs, without I/O: `receive` takes a UDP payload with the frame's
 //! source address, `poll_transmit` returns header and payload windows of the next datagram, `deadline` returns the next
 //! time to poll, `next_news` returns endpoints with events for their users. Messages keep their boundaries. [`wire`]
@@ -65,7 +80,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod blocks;
 mod delays;
 mod engine;
 mod id_map;

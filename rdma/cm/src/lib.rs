@@ -2,6 +2,23 @@
 //! connections by messages on queue pair 1, with the RDMA IP CM service in the TCP port space. Not supported: alternate
 //! paths, path migration, service ID resolution.
 //!
+//! ```text
+//!    MADs of QP1 ──► Manager::handle_mad ──┐        ┌──► connection events ──► users of verbs
+//!                                          ├── Cm ──┤
+//!    MADs to send ◄── next_datagram ───────┘        └◄── listen, connect, accept, reject, disconnect
+//!                          │
+//!                      Transport: queue pairs of roce or connectx, neighbour table
+//! ```
+//!
+//! Invariants:
+//!
+//! * A host is an address at the MAC address that the neighbour table gives; no message changes that table.
+//! * An established connection is never evicted for another one.
+//! * Whatever a peer asks for (timeouts, retries, depths) is capped.
+//!
+//! Tests: `rdma/roce/src/tests` (`claims`, `identity`, `connections`), `tests/conformance`, `tests/sim`, the suites
+//! `roce_hostile`, `rtrs_hostile`.
+//!
 //! It is an engine. [`Cm`] is its state, in the hands of the owner of the queue pairs. [`Manager`] works on that state,
 //! over a [`Transport`] (queue pairs, addresses). [`Manager::handle_mad`] handles received MADs,
 //! [`Manager::next_datagram`] returns MADs to send.
@@ -46,6 +63,7 @@ extern crate std;
 
 mod caps;
 mod connection;
+mod connection_manager;
 mod goodbye;
 mod identity;
 mod neighbours;
@@ -65,7 +83,7 @@ use drivers::hal::Instant;
 use neighbours::{Neighbours, NextHop};
 use net::refusal::Refusals;
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use softverbs::listening::Listening;
 use table::Table;
 use verbs::{AddressVector, ConnectionId, PathMtu, Provider, QpId, RejectReason, VerbsError};
@@ -200,7 +218,7 @@ pub struct Cm {
 
 impl Cm {
     /// An empty state.
-    pub fn new(limits: &Limits, rng: &mut dyn RngCore) -> Self {
+    pub fn new(limits: &Limits, rng: &mut dyn Rng) -> Self {
         let mut seed = [0; 32];
         rng.fill_bytes(&mut seed);
         Cm {

@@ -12,6 +12,7 @@ use super::{ACK_TIMEOUT, Counted, DEFAULT_PKEY, Event, Manager, Transport};
 use alloc::borrow::Cow;
 use alloc::format;
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 use drivers::hal::Instant;
 use net::refusal::Refusal;
 use verbs::{
@@ -21,7 +22,10 @@ use verbs::{
 
 /// The REQ's partition or transport service is not supported.
 const INVALID_TRANSPORT: RejectReason = RejectReason(9);
-const INVALID_MTU: RejectReason = RejectReason(26);
+/// Layer 3 MTU, and time, that requests to a peer are limited to after it has rejected a larger one.
+const PLAIN_MTU: usize = 1500;
+const SMALL_OFFER: Duration = Duration::from_secs(600);
+const INVALID_MTU: RejectReason = RejectReason::INVALID_MTU;
 const UNSUPPORTED: RejectReason = RejectReason(5);
 
 /// The packet headers of a received MAD.
@@ -398,6 +402,11 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 State::ReqSent => {
                     connection.peer_data =
                         PrivateData::new(&rej.private_data).unwrap_or(PrivateData::empty());
+                    let (host, offered) = (from.back.remote, connection.path_mtu);
+                    if RejectReason(rej.reason) == INVALID_MTU && offered > PathMtu::Mtu1024 {
+                        // The next request offers what a port of 1,500 bytes can do.
+                        self.cm().limit_path(host, PLAIN_MTU, now + SMALL_OFFER);
+                    }
                     self.fail_request(id, RejectReason(rej.reason));
                 }
                 State::RepSent | State::Established => self.ended_by_peer(id, now),

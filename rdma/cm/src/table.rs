@@ -10,12 +10,11 @@ use super::connection::{Connection, State};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Timers};
 use net::hosts::accountable;
 use rand_chacha::ChaCha12Rng;
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
-use softverbs::timers::Timers;
 use verbs::ConnectionId;
 
 /// A host: the port that it is reached through, and its address.

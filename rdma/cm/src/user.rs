@@ -12,7 +12,7 @@ use super::{
 };
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{
     AddressVector, ConnectionEvent, ConnectionId, ConnectionParameters, GidType, PrivateData, QpId,
     RejectReason, VerbsError,
@@ -29,7 +29,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         parameters: &ConnectionParameters,
         private_data: &[u8],
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ConnectionId, VerbsError> {
         let (qpn, psn) = self.over.connectable(qp)?;
         let most = self.over.attributes().max_rd_atomic;

@@ -1,12 +1,12 @@
 //! Firmware commands, one at a time: blocking ones, and a queue of jobs that no caller waits for.
 
+use super::function::COMMAND_TIMEOUT;
 use super::moderation::MOST;
 use super::pair::DestroyedPair;
 use super::readings::Reading;
 use super::{ConnectX, Error, context};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::time::Duration;
 use drivers::ethernet::mlx5::fields::{put, put64, set, word};
 use drivers::ethernet::mlx5::{self, Command};
 use drivers::hal::Instant;
@@ -22,10 +22,9 @@ const TO_RESET: Command = Command(0x50a, "2RST_QP");
 const SET_ROCE_ADDRESS: Command = Command(0x761, "SET_ROCE_ADDRESS");
 const DEALLOC_PD: Command = Command(0x801, "DEALLOC_PD");
 
-/// Time after which a command without an answer counts as lost.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Keys that are made before the card is used: each takes at least tens of microseconds.
-const FIRST_KEYS: usize = 1024;
+/// Keys that are made before the card is used. Each is a command: tens of microseconds, or many milliseconds while the
+/// firmware is busy with other functions. The others are made while the card is used.
+const FIRST_KEYS: usize = 64;
 /// Bytes of an answer that has only a status or the number of an object.
 pub const BRIEF: usize = 16;
 
@@ -141,7 +140,7 @@ impl ConnectX {
 
     /// Makes the first keys, and blocks until they are made; the others are made in the background.
     pub(super) fn make_first_keys(&mut self) -> Result<(), Error> {
-        let first = self.keys_missing.min(FIRST_KEYS.max(2 * self.limits.spare_keys));
+        let first = self.keys_missing.min(FIRST_KEYS);
         self.keys_missing -= first;
         (0..first).for_each(|_| self.jobs.push_back(Job::MakeKey));
         self.run_all_jobs()

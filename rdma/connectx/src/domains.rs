@@ -4,8 +4,8 @@ use super::mkey;
 use super::send_queue::OnCompletion;
 use super::{ConnectX, Error, Job};
 use alloc::vec::Vec;
-use drivers::ethernet::mlx5::Command;
-use rand_core::RngCore;
+use drivers::ethernet::mlx5::{self, Command};
+use rand_core::Rng;
 use verbs::{PdId, VerbsError};
 
 pub const CREATE_MKEY: Command = Command(0x200, "CREATE_MKEY");
@@ -84,9 +84,25 @@ impl ConnectX {
         Ok(())
     }
 
+    /// Makes keys until `least` are spare or the card has all its keys. Blocks until the firmware has made them; does
+    /// nothing once enough were made in the background.
+    fn provide_keys(&mut self, least: usize) -> Result<(), VerbsError> {
+        while self.pool.spare() < least && self.keys_missing > 0 {
+            self.keys_missing -= 1;
+            match self.create(CREATE_MKEY, &mkey::create_spare(self.own_domain.0)) {
+                Ok(number) => self.pool.add(number),
+                // The firmware has no more keys.
+                Err(Error::Card(mlx5::Error::Status(..))) => self.keys_missing = 0,
+                Err(_) => return Err(VerbsError::Unreachable),
+            }
+        }
+        Ok(())
+    }
+
     /// Fills up the spare keys of a domain.
-    pub(super) fn stock(&mut self, pd: PdId, rng: &mut dyn RngCore) -> Result<(), VerbsError> {
+    pub(super) fn stock(&mut self, pd: PdId, rng: &mut dyn Rng) -> Result<(), VerbsError> {
         let wanted = self.limits.spare_keys;
+        self.provide_keys(2 * wanted)?;
         let domain = self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?;
         let (number, missing) = (domain.number, wanted.saturating_sub(domain.spare.len()));
         // Leaves as many for others.
@@ -106,8 +122,12 @@ impl ConnectX {
     }
 
     /// Draws a key for a domain: one of its own, or of no domain.
-    pub(super) fn draw(&mut self, pd: PdId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+    pub(super) fn draw(&mut self, pd: PdId, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         let least = self.limits.spare_keys;
+        let owned = self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?.spare.len();
+        if owned < least / 2 {
+            self.provide_keys((least / 2).max(1))?;
+        }
         let domain = self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?;
         if domain.spare.len().max(self.pool.spare()) < (least / 2).max(1) {
             return Err(VerbsError::NoRoom);

@@ -1,5 +1,6 @@
 //! The provider's round: completions, events, doorbells, and resets of the card.
 
+use super::function::CHANGE_TIMEOUT;
 use super::pair::{DestroyedPair, source};
 use super::ring::{Entry, Kind, Received, status};
 use super::send_queue::{Change, OnCompletion, Success};
@@ -256,7 +257,7 @@ impl ConnectX {
 
     /// Takes the next completion if it is that of a WRITE with an immediate, or of a SEND without one, over a
     /// connection, belongs into that queue, and needs no other handling.
-    #[inline(always)]
+    #[inline]
     fn next_received(&mut self, cq: CqId) -> Option<Completion> {
         let received = self.ring.next_received()?;
         let pair = self.pairs.at_mut(received.user as usize)?;
@@ -486,7 +487,7 @@ impl ConnectX {
         }
         self.key_queue.sends.flush(&self.function);
         let function = self.function.clone();
-        let waited = function.wait_for(|| {
+        let waited = function.wait_for(CHANGE_TIMEOUT, || {
             self.reap();
             (!self.is_up() || enough(&self.key_queue)).then_some(())
         });

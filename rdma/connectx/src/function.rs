@@ -5,16 +5,21 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{RefCell, RefMut};
 use core::hint::spin_loop;
+use core::time::Duration;
 use drivers::ethernet::mlx5::{self, Abilities, Command, Mlx5Port, PairEvent};
 use drivers::hal::{
-    Arena, Frame, Instant, Interrupt, Notice, Packet, Port, PortCounters, TransmitError,
-    TransmitProgress, UdpFlow,
+    Arena, DeviceLife, Frame, Instant, Interrupt, Notice, Packet, Port, PortCounters,
+    TransmitError, TransmitProgress, UdpFlow,
 };
 
-/// Memory polls between two register reads while waiting for the card, and register reads before giving up. A register
-/// read takes about a microsecond, the whole wait some tenths of a second.
+/// Memory polls between two register reads while waiting for the card.
 const SPINS: u32 = 200;
+/// Register reads before giving up, for a machine that has no clock for drivers.
 const LOOKS: u32 = 20_000;
+/// Timeout of a command (as in Linux). Firmware serves all functions of a card, and may be busy with another.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time for which the loop waits for a change of keys, which the card makes without its firmware.
+pub(crate) const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The function.
 #[derive(Clone)]
@@ -79,12 +84,16 @@ impl Function {
         self.port().answer()
     }
 
-    /// Waits for the card, until `done` returns a result. After some tenths of a second without one the card is reset.
+    /// Waits for the card, until `done` returns a result. After `most` without one the card is reset.
     pub(crate) fn wait_for<T>(
         &self,
+        most: Duration,
         mut done: impl FnMut() -> Option<T>,
     ) -> Result<T, mlx5::Error> {
-        for _ in 0..LOOKS {
+        let has_clock = self.port().has_clock();
+        let since = self.port().now();
+        let mut looks = 0;
+        loop {
             for _ in 0..SPINS {
                 if let Some(answer) = done() {
                     return Ok(answer);
@@ -92,14 +101,21 @@ impl Function {
                 spin_loop();
             }
             self.port().look()?;
+            looks += 1;
+            let is_late = match has_clock {
+                true => self.port().now().since(since) > most,
+                false => looks >= LOOKS,
+            };
+            if is_late {
+                self.reset();
+                return Err(mlx5::Error::Late("of RDMA"));
+            }
         }
-        self.reset();
-        Err(mlx5::Error::Late("of RDMA"))
     }
 
     /// Waits for the answer to the command.
     pub(crate) fn wait(&self) -> Result<Vec<u8>, mlx5::Error> {
-        self.wait_for(|| self.answer())?
+        self.wait_for(COMMAND_TIMEOUT, || self.answer())?
     }
 
     /// Stops the card's access to memory: permanently if this is the only user of the function, otherwise by a reset.
@@ -222,6 +238,10 @@ impl Port for EthernetPort {
 
     fn notice(&mut self) -> Option<Notice> {
         self.function.port().notice()
+    }
+
+    fn life(&self) -> DeviceLife {
+        Port::life(&*self.function.port())
     }
 
     fn counters(&self) -> PortCounters {

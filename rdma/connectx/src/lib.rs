@@ -1,6 +1,20 @@
 //! Verbs on a ConnectX (4 Lx and later): RoCEv2 in hardware, whose packets are not visible here. The provider makes the
 //! card's objects by commands, writes work requests to queues in memory, and reads completions from there.
 //!
+//! ```text
+//!    protocols ── verbs::Provider ──► ConnectX ── work requests, doorbells ──► card ──► RoCEv2 packets
+//!                      ▲                 │
+//!                      └── completions ──┘   commands to the firmware (objects, keys, states)
+//! ```
+//!
+//! Invariants:
+//!
+//! * When a verb that revokes or changes a key has completed, the old key grants nothing.
+//! * No register is read on the data path.
+//!
+//! Tests: `tests/metal/suites/mlx5*.rs` (model, errors of firmware and card), `tests/conformance`, the suite `mlx5`
+//! (stock mlx5_ib).
+//!
 //! [`ConnectX`] shares the [`Function`] with its Ethernet port ([`Function::ethernet`]). Its loop calls
 //! [`ConnectX::poll`] in each round, and uses it through the traits of [`verbs`]. Doorbells are rung at the end of the
 //! round, by one register write for each queue pair with new requests; no register is read. Users' sends complete in
@@ -9,11 +23,11 @@
 //! # Blocking and posted operations
 //! Making an object blocks until the firmware answers (tens of microseconds to milliseconds): protection domains, queue
 //! pairs. Regions and their keys are changed by a work request on a queue pair of the provider, which also blocks (some
-//! microseconds): when [`Provider::register`], [`Provider::rotate_key`] or [`Provider::remap`] returns, the new key
-//! grants access to the memory, and the old key to nothing. State transitions and the destruction of objects are
-//! commands that no caller waits for. [`Provider::revoke_key`] is posted. [`Provider::revoke_key_by`] and
-//! [`Provider::rotate_chunk_key`] are posted to the given queue pair, of the region's domain, and complete there if the
-//! caller requests it; requests posted later execute after them.
+//! microseconds): when [`MemoryVerbs::register`], [`MemoryVerbs::rotate_key`] or [`MemoryVerbs::remap`] returns, the
+//! new key grants access to the memory, and the old key to nothing. State transitions and the destruction of objects
+//! are commands that no caller waits for. [`MemoryVerbs::revoke_key`] is posted. [`MemoryVerbs::revoke_key_by`] and
+//! [`MemoryVerbs::rotate_chunk_key`] are posted to the given queue pair, of the region's domain, and complete there if
+//! the caller requests it; requests posted later execute after them.
 //!
 //! # Keys
 //! A key of the card has 24 bits that the firmware chooses when the key is made, which takes a command, and 8 bits that
@@ -38,12 +52,12 @@
 //! VLANs for GIDs, memory on demand, shared receive queues, RoCEv1. This was tested only on a model of a card: how real
 //! firmware behaves, above all on errors, is not known.
 //!
-//! [`Provider::register`]: verbs::Provider::register
-//! [`Provider::rotate_key`]: verbs::Provider::rotate_key
-//! [`Provider::remap`]: verbs::Provider::remap
-//! [`Provider::revoke_key`]: verbs::Provider::revoke_key
-//! [`Provider::revoke_key_by`]: verbs::Provider::revoke_key_by
-//! [`Provider::rotate_chunk_key`]: verbs::Provider::rotate_chunk_key
+//! [`MemoryVerbs::register`]: verbs::MemoryVerbs::register
+//! [`MemoryVerbs::rotate_key`]: verbs::MemoryVerbs::rotate_key
+//! [`MemoryVerbs::remap`]: verbs::MemoryVerbs::remap
+//! [`MemoryVerbs::revoke_key`]: verbs::MemoryVerbs::revoke_key
+//! [`MemoryVerbs::revoke_key_by`]: verbs::MemoryVerbs::revoke_key_by
+//! [`MemoryVerbs::rotate_chunk_key`]: verbs::MemoryVerbs::rotate_chunk_key
 //! [`AsyncEvent::PortActive`]: verbs::AsyncEvent::PortActive
 #![no_std]
 #![forbid(unsafe_code)]
@@ -90,7 +104,7 @@ use management::Management;
 use moderation::Moderation;
 use pair::Pair;
 use pool::Pool;
-use rand_core::RngCore;
+use rand_core::Rng;
 use readings::Readings;
 use regions::Registration;
 use ring::Ring;
@@ -110,7 +124,7 @@ pub struct Limits {
     pub pds: usize,
     /// Memory regions.
     pub regions: usize,
-    /// Keys of the card. About a thousand are made first, the others in the background. Each chunk of a region has one,
+    /// Keys of the card. Some are made first, the others in the background. Each chunk of a region has one,
     /// `spare_keys` are reserved for drawing, and as many for each domain with regions of several chunks.
     pub keys: usize,
     /// Spare keys from which the next key is drawn.
@@ -173,6 +187,8 @@ pub struct ConnectX {
     abilities: Abilities,
     /// Limits from the capabilities.
     log_most_reads: u32,
+    /// Whether a work request can change a key's right to atomic operations.
+    changes_atomics: bool,
     fence: u8,
     /// Whether the card supports moderation of completion events.
     can_moderate: bool,
@@ -228,7 +244,7 @@ impl ConnectX {
         arena: Arena,
         addresses: &[IpAddr],
         limits: Limits,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Self, Error> {
         setup::open(function, arena, addresses, limits, rng)
     }

@@ -12,14 +12,12 @@ use super::{ConnectX, Error};
 use alloc::collections::VecDeque;
 use cm::wire::mad;
 use cm::{Arrival, Cm, Counted, Manager, Transport};
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use drivers::hal::{Arena, Instant, Window};
 use net::refusal::Refusals;
-use rand_core::RngCore;
 use verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, DatagramTo, GidType,
-    PathMtu, Payload, QpId, QpState, QpType, RecvRequest, RejectReason, SendOperation, SendRequest,
-    SendWith, VerbsError,
+    ConnectionId, DatagramTo, GidType, PathMtu, Payload, QpId, QpState, QpType, RecvRequest,
+    SendOperation, SendRequest, SendWith, VerbsError,
 };
 
 /// Identifier of queue pair 1 in completions (`user_index`).
@@ -350,58 +348,4 @@ impl Transport for ConnectX {
     }
 }
 
-impl ConnectionManager for ConnectX {
-    fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
-        self.cm.listen(port)
-    }
-
-    fn unlisten(&mut self, port: u16) {
-        self.cm.unlisten(port);
-    }
-
-    fn connect(
-        &mut self,
-        qp: QpId,
-        from: IpAddr,
-        to: SocketAddr,
-        parameters: &ConnectionParameters,
-        private_data: &[u8],
-        now: Instant,
-        rng: &mut dyn RngCore,
-    ) -> Result<ConnectionId, VerbsError> {
-        Manager::of(self).connect(qp, from, to, parameters, private_data, now, rng)
-    }
-
-    fn accept(
-        &mut self,
-        connection: ConnectionId,
-        qp: QpId,
-        parameters: &ConnectionParameters,
-        private_data: &[u8],
-        now: Instant,
-    ) -> Result<(), VerbsError> {
-        Manager::of(self).accept(connection, qp, parameters, private_data, now)
-    }
-
-    fn reject(
-        &mut self,
-        connection: ConnectionId,
-        reason: RejectReason,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        Manager::of(self).reject(connection, reason, private_data)
-    }
-
-    fn disconnect(&mut self, connection: ConnectionId, now: Instant) -> Result<(), VerbsError> {
-        Manager::of(self).disconnect(connection, now)
-    }
-
-    fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
-        self.cm.peer_id(connection)
-    }
-
-    #[inline]
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        if self.cm.has_events() { Manager::of(self).next_event() } else { None }
-    }
-}
+::cm::connection_manager!(ConnectX);

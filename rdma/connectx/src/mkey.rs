@@ -17,7 +17,8 @@ const START: u64 = 1 << 6;
 const DOMAIN: u64 = 1 << 7;
 const INVALIDATION: u64 = 1 << 8;
 const VARIANT: u64 = 1 << 13;
-const RIGHTS: u64 = 0x1f << 17;
+const RIGHTS: u64 = 0xf << 17;
+const ATOMIC_RIGHT: u64 = 1 << 21;
 const FREE: u64 = 1 << 29;
 
 /// Blocks of a request: control and UMR control segments; the context; pages.
@@ -32,6 +33,9 @@ const GRANT: usize = 12;
 const REVOKE: usize = 8;
 
 const PAGE_SHIFT: u32 = 12;
+/// Enable bits of a page's entry: reads and writes. An entry without is not present. Only entries of CREATE_MKEY go
+/// without (Linux: `MLX5_EN_RD | MLX5_EN_WR` in `mr.c`, `umr.c`).
+const ENABLE: u64 = 3;
 
 /// Log2 of the page size with which two pages hold `bytes` bytes at any offset.
 pub fn shift(bytes: usize) -> u32 {
@@ -50,6 +54,8 @@ pub struct Grant {
     /// Log2 of the bytes of a page, and access rights from [`rights`].
     pub shift: u32,
     pub rights: u64,
+    /// The right to atomic operations can be changed (not `umr_modify_atomic_disabled`).
+    pub changes_atomics: bool,
 }
 
 /// Access rights of a key, in the context's first word.
@@ -73,10 +79,13 @@ pub fn rights(access: Access) -> u64 {
 }
 
 /// The request that grants a key.
+// Constants of the caller's request decide at compile time what is written (`bench mlx5`).
 #[inline(always)]
 pub fn grant(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
     let domain_mask = if grant.domain.is_some() { DOMAIN } else { 0 };
-    let what = LENGTH | PAGE_SIZE | START | INVALIDATION | VARIANT | RIGHTS | FREE | domain_mask;
+    let atomic_mask = if grant.changes_atomics { ATOMIC_RIGHT } else { 0 };
+    let what = LENGTH | PAGE_SIZE | START | INVALIDATION | VARIANT | RIGHTS | FREE;
+    let what = what | domain_mask | atomic_mask;
     let page = 1u64 << grant.shift;
     let first = grant.memory.bus_address() & !(page - 1);
     let blocks = [
@@ -92,13 +101,13 @@ pub fn grant(grant: &Grant, fence: u8) -> (Blocks<3>, Control) {
             0,
             u64::from(grant.shift) << 32,
         ],
-        [first, first.wrapping_add(page), 0, 0, 0, 0, 0, 0],
+        [first | ENABLE, first.wrapping_add(page) | ENABLE, 0, 0, 0, 0, 0, 0],
     ];
     (blocks, request(GRANT, grant.key, fence))
 }
 
 /// The request that revokes a key.
-#[inline(always)]
+#[inline]
 pub fn revoke(key: u32, fence: u8) -> (Blocks<2>, Control) {
     let blocks = [[0, 0, INLINE, FREE, 0, 0, 0, 0], [1 << 62, 0, 0, 0, 0, 0, 0, 0]];
     (blocks, request(REVOKE, key, fence))

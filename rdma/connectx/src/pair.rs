@@ -141,7 +141,7 @@ impl Memory {
 
 impl Pair {
     /// Adds it to the list of queue pairs whose doorbell is to be rung.
-    #[inline(always)]
+    #[inline]
     pub fn list(&mut self, unflushed: &mut Vec<u32>) {
         if !core::mem::replace(&mut self.listed, true) {
             unflushed.push(HandleTable::<Pair>::index(self.id.0) as u32);

@@ -10,7 +10,7 @@ use super::setup::{CREATE_QP, RST2INIT_QP};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use cm::Transport;
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
 use verbs::{AsyncEvent, QpId, QpInit, QpState, QpType, VerbsError};
@@ -34,7 +34,7 @@ impl ConnectX {
     pub(super) fn add_pair(
         &mut self,
         init: &QpInit,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<QpId, VerbsError> {
         if init.max_send_wr > self.limits.wr
             || init.max_recv_wr > self.limits.wr

@@ -4,7 +4,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{MrId, PdId};
 
 /// State of a key.
@@ -108,7 +108,7 @@ impl Pool {
     }
 
     /// Draws a spare key of a domain, or, if it has fewer than `least`, one of no domain.
-    pub fn draw(&mut self, own: &mut Vec<u32>, least: usize, rng: &mut dyn RngCore) -> Option<u32> {
+    pub fn draw(&mut self, own: &mut Vec<u32>, least: usize, rng: &mut dyn Rng) -> Option<u32> {
         let few = own.len() < least && !self.spare.is_empty();
         if !(own.is_empty() || few) {
             return self.draw_of(own, rng).map(|(place, _)| place);
@@ -120,8 +120,8 @@ impl Pool {
     }
 
     /// Draws one of `spare`; returns its place and its key on the wire.
-    #[inline(always)]
-    pub fn draw_of(&mut self, spare: &mut Vec<u32>, rng: &mut dyn RngCore) -> Option<(u32, u32)> {
+    #[inline]
+    pub fn draw_of(&mut self, spare: &mut Vec<u32>, rng: &mut dyn Rng) -> Option<(u32, u32)> {
         if spare.is_empty() {
             return None;
         }
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     /// Takes out a spare key of no domain, for use in a domain.
-    pub fn take_spare(&mut self, rng: &mut dyn RngCore) -> Option<u32> {
+    pub fn take_spare(&mut self, rng: &mut dyn Rng) -> Option<u32> {
         if self.spare.is_empty() {
             return None;
         }
@@ -209,25 +209,29 @@ fn below(end: usize, random: u32) -> usize {
 mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
+    use rand_core::{Infallible, TryRng};
 
     /// A simple random number generator for tests.
     struct TestRng(u64);
 
-    impl RngCore for TestRng {
-        fn next_u32(&mut self) -> u32 {
-            self.next_u64() as u32
+    impl TryRng for TestRng {
+        type Error = Infallible;
+
+        fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+            Ok(self.next_u64() as u32)
         }
-        fn next_u64(&mut self) -> u64 {
+        fn try_next_u64(&mut self) -> Result<u64, Infallible> {
             self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            self.0 ^ self.0 >> 33
+            Ok(self.0 ^ self.0 >> 33)
         }
-        fn fill_bytes(&mut self, into: &mut [u8]) {
+        fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), Infallible> {
             into.iter_mut().for_each(|byte| *byte = self.next_u64() as u8);
+            Ok(())
         }
     }
 
     /// Draws a key, grants and revokes it; returns the key on the wire.
-    fn use_key(pool: &mut Pool, rng: &mut dyn RngCore) -> u32 {
+    fn use_key(pool: &mut Pool, rng: &mut dyn Rng) -> u32 {
         let place = pool.draw(&mut Vec::new(), 0, rng).unwrap();
         let value = pool.value(place);
         pool.grant(place, PdId(1), MrId(2), 3);
@@ -264,15 +268,18 @@ mod tests {
     #[test]
     fn key_is_drawn_with_any_random_numbers() {
         struct Same(u64);
-        impl RngCore for Same {
-            fn next_u32(&mut self) -> u32 {
-                self.0 as u32
+        impl TryRng for Same {
+            type Error = Infallible;
+
+            fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+                Ok(self.0 as u32)
             }
-            fn next_u64(&mut self) -> u64 {
-                self.0
+            fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+                Ok(self.0)
             }
-            fn fill_bytes(&mut self, into: &mut [u8]) {
+            fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), Infallible> {
                 into.fill(self.0 as u8);
+                Ok(())
             }
         }
         for number in [0, u64::MAX, 0x0102_0304_0506_0708] {

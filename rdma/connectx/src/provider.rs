@@ -9,12 +9,12 @@ use super::send_queue::{LONGEST, OnCompletion, Success};
 use cm::Transport;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::sges::MAX_SGE;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MrId, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest,
-    Region, SendRequest, UnderWay, VerbsError,
+    MemoryVerbs, MrId, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
+    RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
 /// Bounds of the polling interval while the firmware executes a command: it grows with the time waited.
@@ -68,21 +68,7 @@ impl ConnectX {
     }
 }
 
-impl Provider for ConnectX {
-    fn attributes(&self) -> DeviceAttributes {
-        DeviceAttributes {
-            guid: guid(self.function.mac()),
-            max_wr: self.limits.wr,
-            max_sge: MAX_SGE,
-            max_inline: MAX_INLINE,
-            max_rd_atomic: self.most_reads(),
-            max_message: 1 << requests::LOG_MAX_MESSAGE,
-            max_path_mtu: self.path_mtu(0),
-            atomics: self.abilities.atomics,
-            send_with_invalidate: true,
-        }
-    }
-
+impl MemoryVerbs for ConnectX {
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
         self.check_up()?;
         self.make_domain()
@@ -97,12 +83,12 @@ impl Provider for ConnectX {
         pd: PdId,
         memory: Window,
         access: Access,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         self.add(pd, memory, access, rng)
     }
 
-    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         self.rotate(region, rng)
     }
 
@@ -110,7 +96,7 @@ impl Provider for ConnectX {
         &mut self,
         region: MrId,
         memory: Window,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         self.point_at(region, memory, rng)
     }
@@ -137,7 +123,7 @@ impl Provider for ConnectX {
         count: u16,
         size: u32,
         memory: Option<Window>,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ChunkedRegion, VerbsError> {
         self.add_chunks(pd, count, size, memory, rng)
     }
@@ -151,9 +137,25 @@ impl Provider for ConnectX {
         region: MrId,
         chunk: u16,
         request: KeyRequest,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<KeyChange<u32>, VerbsError> {
         self.rotate_chunk(region, chunk, request, rng)
+    }
+}
+
+impl Provider for ConnectX {
+    fn attributes(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            guid: guid(self.function.mac()),
+            max_wr: self.limits.wr,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            max_rd_atomic: self.most_reads(),
+            max_message: 1 << requests::LOG_MAX_MESSAGE,
+            max_path_mtu: self.path_mtu(0),
+            atomics: self.abilities.atomics,
+            send_with_invalidate: true,
+        }
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
@@ -183,7 +185,7 @@ impl Provider for ConnectX {
         self.cqs.next_watched()
     }
 
-    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError> {
         self.add_pair(init, rng)
     }
 
@@ -261,6 +263,7 @@ impl Provider for ConnectX {
         self.remove_pair(qp)
     }
 
+    // Constants of the caller's request decide at compile time what is written (`bench mlx5`).
     #[inline(always)]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let mut pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
@@ -291,6 +294,7 @@ impl Provider for ConnectX {
         self.post_long(qp, &{ *request })
     }
 
+    // Constants of the caller's request decide at compile time what is written (`bench mlx5`).
     #[inline(always)]
     fn post_announced(
         &mut self,

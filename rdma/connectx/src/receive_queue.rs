@@ -184,7 +184,7 @@ impl ReceiveQueue {
 
     /// Takes out the next receive, given a completion with this counter; returns its id. Receives complete in order;
     /// None if this is not the next one.
-    #[inline(always)]
+    #[inline]
     pub fn retire(&mut self, counter: u16) -> Option<u64> {
         if self.posted == self.done || counter != self.done as u16 {
             return None;

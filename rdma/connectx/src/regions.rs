@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::send_queue::{Change, FENCE_SMALL, OnCompletion, SendQueue};
 use alloc::vec::Vec;
 use drivers::hal::Window;
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
 use verbs::{
     Access, ChunkedRegion, KeyChange, KeyRequest, MrId, PdId, QpId, QpState, Region, VerbsError,
@@ -33,6 +33,7 @@ pub struct Registration {
     memory: Window,
     /// Parameters of its keys for the card: access rights, and log2 of the bytes of a page.
     rights: u64,
+    changes_atomics: bool,
     shift: u32,
     address: u64,
     chunk: usize,
@@ -42,12 +43,13 @@ pub struct Registration {
 
 impl Registration {
     /// The grant of a chunk. None if there is no such chunk.
-    #[inline(always)]
+    #[inline]
     fn grant(&self, chunk: u16, key: u32, domain: Option<u32>) -> Option<Grant> {
         let offset = usize::from(chunk) * self.chunk;
         let memory = self.memory.slice(offset, self.chunk)?;
         let (address, shift, rights) = (self.address + offset as u64, self.shift, self.rights);
-        Some(Grant { key, domain, memory, address, shift, rights })
+        let changes_atomics = self.changes_atomics;
+        Some(Grant { key, domain, memory, address, shift, rights, changes_atomics })
     }
 
     pub fn pd(&self) -> PdId {
@@ -61,7 +63,7 @@ impl Registration {
 }
 
 /// Remote address of memory: in a random page, with the card's page size.
-fn address_of(memory: Window, chunk: usize, rng: &mut dyn RngCore) -> u64 {
+fn address_of(memory: Window, chunk: usize, rng: &mut dyn Rng) -> u64 {
     let page = 1u64 << mkey::shift(chunk);
     rng.next_u64() & 0x0000_7fff_ffff_ffff & !(page - 1) | memory.bus_address() & (page - 1)
 }
@@ -110,7 +112,7 @@ fn check_change(pair: &Pair, pd: PdId, blocks: u32) -> Result<(), VerbsError> {
 }
 
 /// Applies a completed change of a chunk's keys, if the region still exists.
-#[inline(always)]
+#[inline]
 fn apply_change(
     region: Option<&mut Registration>,
     domains: &mut HandleTable<Domain>,
@@ -202,7 +204,7 @@ impl ConnectX {
     }
 
     /// Gives a chunk a fresh key and revokes the old one; both are in effect after `settle_keys`.
-    fn rekey(&mut self, id: MrId, chunk: u16, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+    fn rekey(&mut self, id: MrId, chunk: u16, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         self.check_up()?;
         let region = self.regions.get(id.0).ok_or(VerbsError::NoSuchObject)?;
         let (pd, slot) = (region.pd, region.slots.get(usize::from(chunk)));
@@ -248,7 +250,7 @@ impl ConnectX {
         pd: PdId,
         memory: Window,
         access: Access,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?;
         self.check_up()?;
@@ -260,6 +262,7 @@ impl ConnectX {
             pd,
             memory,
             rights: mkey::rights(access),
+            changes_atomics: self.changes_atomics,
             shift: mkey::shift(chunk),
             address,
             chunk,
@@ -281,7 +284,7 @@ impl ConnectX {
         count: u16,
         size: u32,
         memory: Option<Window>,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ChunkedRegion, VerbsError> {
         self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?;
         let (chunk, access) = (size as usize, Access::REMOTE_WRITE);
@@ -298,6 +301,7 @@ impl ConnectX {
             pd,
             memory,
             rights: mkey::rights(access),
+            changes_atomics: self.changes_atomics,
             shift: mkey::shift(chunk),
             address,
             chunk,
@@ -317,7 +321,7 @@ impl ConnectX {
         }
     }
 
-    pub(super) fn rotate(&mut self, id: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+    pub(super) fn rotate(&mut self, id: MrId, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         let rkey = self.rekey(id, 0, rng)?;
         self.settle_keys()?;
         Ok(rkey)
@@ -327,7 +331,7 @@ impl ConnectX {
         &mut self,
         id: MrId,
         memory: Window,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         self.check_up()?;
         let address = address_of(memory, memory.len(), rng);
@@ -414,7 +418,7 @@ impl ConnectX {
         id: MrId,
         chunk: u16,
         by: KeyRequest,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<KeyChange<u32>, VerbsError> {
         match self.try_to_rotate(id, chunk, by, 1 + self.limits.spare_keys / 2, rng) {
             Err(VerbsError::QueueFull | VerbsError::NoRoom) => self.rotate_late(id, chunk, by, rng),
@@ -429,7 +433,7 @@ impl ConnectX {
         id: MrId,
         chunk: u16,
         by: KeyRequest,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<KeyChange<u32>, VerbsError> {
         let few = self.limits.spare_keys / 2;
         // Unsignaled requests may be done.
@@ -445,14 +449,14 @@ impl ConnectX {
     }
 
     /// Posts the rotation. `NoRoom` if fewer than `least` keys are spare in the region's domain.
-    #[inline(always)]
+    #[inline]
     fn try_to_rotate(
         &mut self,
         id: MrId,
         chunk: u16,
         by: KeyRequest,
         least: usize,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<KeyChange<u32>, VerbsError> {
         let ConnectX { regions, domains, pairs, pool, unflushed, awaited, fence, .. } = self;
         let region = regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;

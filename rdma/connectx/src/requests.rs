@@ -126,6 +126,7 @@ impl Writer<'_> {
 
 /// The fast path for most requests of users: WRITEs and SENDs of one block. Returns the words behind the control
 /// segment, the same as those of [`build`]; None for any other request.
+// Constants of the caller's request decide at compile time what is written (`bench mlx5`).
 #[inline(always)]
 pub fn short(
     request: &SendRequest<'_>,

@@ -81,7 +81,7 @@ impl Ring {
     }
 
     /// The next entry, if it is of a receive that was consumed by a WRITE with an immediate or a SEND without one.
-    #[inline(always)]
+    #[inline]
     pub fn next_received(&self) -> Option<Received> {
         let (at, last) = self.completions.next_words()?;
         let user = self.completions.word(at, 4);
@@ -96,7 +96,7 @@ impl Ring {
     }
 
     /// Takes the entry that `next_received` returned.
-    #[inline(always)]
+    #[inline]
     pub fn skip(&mut self) {
         self.completions.skip();
     }

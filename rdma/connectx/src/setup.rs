@@ -19,7 +19,7 @@ use core::net::IpAddr;
 use drivers::ethernet::mlx5::fields::{get, put, put64, set};
 use drivers::ethernet::mlx5::{Abilities, Command};
 use drivers::hal::{Arena, Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::completion::CompletionQueues;
 use softverbs::handle_table::{self, HandleTable};
 use verbs::ReadyToSend;
@@ -79,7 +79,7 @@ pub fn open(
     mut arena: Arena,
     addresses: &[IpAddr],
     limits: Limits,
-    rng: &mut dyn RngCore,
+    rng: &mut dyn Rng,
 ) -> Result<ConnectX, Error> {
     let limits = Limits { qps: limits.qps.clamp(1, handle_table::MAX - 2), ..limits };
     let mut ring = || {
@@ -106,6 +106,7 @@ pub fn open(
         keys_missing: 0,
         abilities: Abilities { page: 0, events: 0, atomics: false },
         log_most_reads: 0,
+        changes_atomics: false,
         fence: 0,
         can_moderate: false,
         moderation: Moderation::default(),
@@ -197,6 +198,9 @@ impl ConnectX {
         if get(&general, 0x207, 1) == 1 {
             return Err(Error::Lacks("umr_modify_entity_size"));
         }
+        // umr_modify_atomic_disabled: the right to atomic operations cannot be granted by a work request.
+        self.changes_atomics = get(&general, 0x208, 1) == 0;
+        self.abilities.atomics &= self.changes_atomics;
         let reads = [(0x14a, 6), (0x15a, 6)].map(|(bit, width)| get(&general, bit, width));
         self.log_most_reads = reads[0].min(reads[1]).min(4);
         self.has_congestion_counters = get(&general, 0x161, 1) == 1;

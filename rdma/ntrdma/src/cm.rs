@@ -8,11 +8,10 @@ use super::{Ntrdma, Wrong};
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use drivers::hal::Instant;
-use rand_core::RngCore;
+use drivers::hal::{Instant, Timers};
+use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
 use softverbs::listening::Listening;
-use softverbs::timers::Timers;
 use verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, PathMtu, PrivateData,
     QpId, QpState, RejectReason, VerbsError,
@@ -337,7 +336,7 @@ impl ConnectionManager for Ntrdma {
         parameters: &ConnectionParameters,
         private_data: &[u8],
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ConnectionId, VerbsError> {
         let qpn = self.connectable(qp)?;
         let private_data = private(private_data, REQUEST_DATA)?;

@@ -42,8 +42,8 @@ use drivers::ntb::Bridge;
 use ethernet::Ethernet;
 use layout::{COMMAND, COMMANDS};
 use link::{Change, Link};
-use qp::{Completer, Env, Qp, RemoteQp, Session, Wire};
-use rand_core::RngCore;
+use qp::{Completer, Ctx, Qp, RemoteQp, Session, Wire};
+use rand_core::Rng;
 use requester::Violation;
 use softverbs::completion::CompletionQueues;
 use softverbs::handle_table::HandleTable;
@@ -121,7 +121,7 @@ pub struct Ntrdma {
 impl Ntrdma {
     /// A provider over the memory that a bridge exposes. `Invalid` if the layout is invalid,
     /// `NoRoom` if it does not fit.
-    pub fn new(config: Config, exposed: Window, rng: &mut dyn RngCore) -> Result<Self, VerbsError> {
+    pub fn new(config: Config, exposed: Window, rng: &mut dyn Rng) -> Result<Self, VerbsError> {
         let layout = config.layout;
         let aligned = exposed.as_ptr().addr().get().is_multiple_of(64);
         if !layout.is_valid() || !ethernet::is_valid(config.frames) || !aligned {
@@ -258,10 +258,10 @@ impl Ntrdma {
         let mut waiting = core::mem::take(&mut self.ending);
         waiting.retain(|&place| {
             let (copied, exposed) = (self.copied, &self.exposed);
-            let mut env =
-                Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+            let mut ctx =
+                Ctx { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
             let qp = self.qps.at_mut(place as usize);
-            qp.is_some_and(|qp| !qp.end_requests(&mut env, exposed, copied))
+            qp.is_some_and(|qp| !qp.end_requests(&mut ctx, exposed, copied))
         });
         self.ending = waiting;
         let (copied, pool) = (self.copied, &mut self.memory.pool);
@@ -464,10 +464,10 @@ impl Ntrdma {
             }
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             qp.queued = false;
-            let mut env =
-                Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+            let mut ctx =
+                Ctx { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
             let mut wire = Wire { bridge, session };
-            let served = qp.serve(&mut wire, &mut env);
+            let served = qp.serve(&mut wire, &mut ctx);
             let waits = qp.responder.waits_for_memory;
             if qp.announced != qp.reached() {
                 if let Some(to) = self.work.get_mut(changed) {
@@ -583,9 +583,9 @@ impl Ntrdma {
         let Some(qp) = self.qps.at_mut(place).filter(|qp| qp.state != QpState::Error) else {
             return;
         };
-        let mut env =
-            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
-        qp.fail(first, &mut env, &self.exposed, self.copied);
+        let mut ctx =
+            Ctx { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+        qp.fail(first, &mut ctx, &self.exposed, self.copied);
         self.handle_failed_qp(place);
     }
 

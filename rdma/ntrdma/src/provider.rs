@@ -6,13 +6,14 @@ use super::requester::MAX_MESSAGE;
 use super::{Ntrdma, qp_place};
 use core::net::IpAddr;
 use drivers::hal::{Arena, Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
+use softverbs::memory::Memory;
 use softverbs::sges::MAX_SGE;
 use verbs::{
-    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MrId, OnDemandStatus, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive,
-    ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
+    AsyncEvent, Completion, CqId, DeviceAttributes, Lending, PathMtu, Provider, QpId, QpInit,
+    QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, SendRequest, SoftwareMemory,
+    UnderWay, VerbsError,
 };
 
 /// Most outstanding RDMA READs and atomics of a queue pair, as advertised. They are executed at once, so
@@ -48,7 +49,17 @@ impl Ntrdma {
     }
 }
 
-impl Provider for Ntrdma {
+impl SoftwareMemory for Ntrdma {
+    type Regions = Memory;
+    fn regions(&self) -> &Memory {
+        &self.memory
+    }
+    fn regions_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+}
+
+impl Lending for Ntrdma {
     fn lend(&mut self, local: IpAddr, length: usize) -> Option<Window> {
         if local != self.config.local || self.lent.is_empty() {
             return None;
@@ -71,7 +82,9 @@ impl Provider for Ntrdma {
         lending.free(self.lent_out.swap_remove(place));
         true
     }
+}
 
+impl Provider for Ntrdma {
     fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
             guid: self.config.guid,
@@ -86,92 +99,8 @@ impl Provider for Ntrdma {
         }
     }
 
-    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.memory.alloc_pd()
-    }
-
-    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.memory.dealloc_pd(pd)
-    }
-
-    fn register(
-        &mut self,
-        pd: PdId,
-        memory: Window,
-        access: Access,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        self.memory.register(pd, memory, access, rng)
-    }
-
-    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
-        self.memory.rotate_key(region, 0, rng)
-    }
-
-    fn remap(
-        &mut self,
-        region: MrId,
-        memory: Window,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        self.memory.remap(region, memory, rng)
-    }
-
-    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
-        self.memory.revoke_key(region)
-    }
-
-    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
-        self.memory.deregister(region)
-    }
-
-    fn register_chunks(
-        &mut self,
-        pd: PdId,
-        count: u16,
-        size: u32,
-        memory: Option<Window>,
-        rng: &mut dyn RngCore,
-    ) -> Result<ChunkedRegion, VerbsError> {
-        self.memory.register_chunks(pd, count, size, memory, rng)
-    }
-
-    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
-        self.memory.key(region, chunk)
-    }
-
-    fn rotate_chunk_key(
-        &mut self,
-        region: MrId,
-        chunk: u16,
-        _: KeyRequest,
-        rng: &mut dyn RngCore,
-    ) -> Result<KeyChange<u32>, VerbsError> {
-        self.memory.rotate_key(region, chunk, rng).map(KeyChange::Done)
-    }
-
-    fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
-        self.memory.give(memory, largest)
-    }
-
-    fn on_demand(&self) -> Option<OnDemandStatus> {
-        self.memory.on_demand()
-    }
-
-    fn take_chunk(&mut self, region: MrId, chunk: u16) -> Option<(usize, Window)> {
-        self.memory.take_chunk(region, chunk)
-    }
-
-    fn back_chunk(&mut self, region: MrId, chunk: u16) -> Option<Window> {
-        self.memory.back_chunk(region, chunk)
-    }
-
-    fn release_chunk(&mut self, region: MrId, chunk: u16) {
-        self.memory.release_chunk(region, chunk);
-    }
-
-    fn age_chunks(&mut self, region: MrId) -> u8 {
-        self.memory.age_chunks(region)
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        Some(self)
     }
 
     fn failed_by_itself(&self, _qp: QpId) -> bool {
@@ -201,7 +130,7 @@ impl Provider for Ntrdma {
         self.cqs.next_watched()
     }
 
-    fn create_qp(&mut self, init: &QpInit, _rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+    fn create_qp(&mut self, init: &QpInit, _rng: &mut dyn Rng) -> Result<QpId, VerbsError> {
         if init.kind != QpType::Rc
             || init.max_send_wr > self.config.wr
             || init.max_recv_wr > self.config.wr

@@ -19,7 +19,7 @@ use verbs::{
 
 /// State of the provider that queue pairs use.
 #[derive(Debug)]
-pub struct Env<'a> {
+pub struct Ctx<'a> {
     pub memory: &'a mut Memory,
     pub cqs: &'a mut CompletionQueues,
     pub counters: &'a mut Counters,
@@ -188,7 +188,7 @@ impl Qp {
     pub fn fail(
         &mut self,
         first: Option<Status>,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
         exposed: &Window,
         copied: Ticket,
     ) {
@@ -196,11 +196,11 @@ impl Qp {
             return;
         }
         self.state = QpState::Error;
-        env.counters.qp_errors += 1;
+        ctx.counters.qp_errors += 1;
         self.ending = Some(first);
-        self.end_requests(env, exposed, copied);
-        let lost = &mut env.counters.completions_lost;
-        let mut completer = Completer { identity: &self.identity, cqs: env.cqs, lost };
+        self.end_requests(ctx, exposed, copied);
+        let lost = &mut ctx.counters.completions_lost;
+        let mut completer = Completer { identity: &self.identity, cqs: ctx.cqs, lost };
         while let Some(id) = self.receives.pop() {
             completer.fail_receive(id, Status::Flushed);
         }
@@ -208,15 +208,15 @@ impl Qp {
 
     /// Ends the requests of a queue pair in error once no engine reads them any more; copies up to `copied` are
     /// complete. False if that is not the case yet. `exposed` is the local exposed memory.
-    pub fn end_requests(&mut self, env: &mut Env<'_>, exposed: &Window, copied: Ticket) -> bool {
+    pub fn end_requests(&mut self, ctx: &mut Ctx<'_>, exposed: &Window, copied: Ticket) -> bool {
         let Some(first) = self.ending else { return true };
         if self.requester.copying(copied).is_some() {
             return false;
         }
         self.ending = None;
-        let lost = &mut env.counters.completions_lost;
-        let mut completer = Completer { identity: &self.identity, cqs: env.cqs, lost };
-        self.requester.flush(first, &mut completer, exposed, env.memory);
+        let lost = &mut ctx.counters.completions_lost;
+        let mut completer = Completer { identity: &self.identity, cqs: ctx.cqs, lost };
+        self.requester.flush(first, &mut completer, exposed, ctx.memory);
         true
     }
 
@@ -232,7 +232,7 @@ impl Qp {
     pub fn serve<B: Bridge + ?Sized>(
         &mut self,
         wire: &mut Wire<'_, B>,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Result<bool, Status> {
         let Some(peer) = &self.peer else { return Ok(false) };
         if !matches!(self.state, QpState::Rtr | QpState::Rts) {
@@ -240,10 +240,10 @@ impl Qp {
         }
         let mut more = false;
         if self.responder.produced != self.responder.consumed {
-            more = self.responder.serve(peer, &self.identity, &mut self.receives, wire, env)?;
+            more = self.responder.serve(peer, &self.identity, &mut self.receives, wire, ctx)?;
         }
         if self.state == QpState::Rts {
-            self.requester.push(peer, wire, env.counters);
+            self.requester.push(peer, wire, ctx.counters);
         }
         Ok(more)
     }

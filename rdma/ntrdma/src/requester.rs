@@ -273,7 +273,7 @@ impl Requester {
     }
 
     /// Writes one entry; None if there is no memory for its payload now.
-    #[inline(always)]
+    #[inline]
     fn push_piece<B: Bridge + ?Sized>(
         &mut self,
         peer: &RemoteQp,

@@ -7,7 +7,7 @@
 
 use super::counters::Wrong;
 use super::layout::{ANSWER, ENTRY, INLINE};
-use super::qp::{Completer, Env, Identity, RemoteQp, Wire};
+use super::qp::{Completer, Ctx, Identity, RemoteQp, Wire};
 use super::requester::MAX_MESSAGE;
 use super::wire::{Answer, ENTRY_WORDS, Entry, Opcode, Place};
 use drivers::hal::Window;
@@ -65,7 +65,7 @@ pub struct Responder {
 }
 
 /// Context for executing an entry.
-struct Context<'a, 'w, 'c, B: ?Sized> {
+struct EntryCtx<'a, 'w, 'c, B: ?Sized> {
     peer: &'a RemoteQp,
     receives: &'a mut ReceiveQueue,
     completer: Completer<'c>,
@@ -94,9 +94,9 @@ impl Responder {
         identity: &Identity,
         receives: &mut ReceiveQueue,
         wire: &mut Wire<'_, B>,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Result<bool, Status> {
-        let Env { memory, cqs, counters, .. } = env;
+        let Ctx { memory, cqs, counters, .. } = ctx;
         let lost = &mut counters.completions_lost;
         let completer = Completer { identity, cqs, lost };
         self.waits_for_memory = false;
@@ -105,12 +105,12 @@ impl Responder {
             counters.wrong(Wrong::EntryBell);
             return Err(Status::RemoteInvalidRequest);
         }
-        let mut context = Context { peer, receives, completer, wire, memory };
+        let mut ctx = EntryCtx { peer, receives, completer, wire, memory };
         while self.produced != self.consumed {
             if budget == 0 {
                 return Ok(true);
             }
-            let executed = self.execute_next(&mut context);
+            let executed = self.execute_next(&mut ctx);
             counters.bytes_copied += core::mem::take(&mut self.copied);
             match executed {
                 Ok(length) => budget = budget.saturating_sub(length as usize),
@@ -136,17 +136,17 @@ impl Responder {
     #[inline]
     fn execute_next<B: Bridge + ?Sized>(
         &mut self,
-        context: &mut Context<'_, '_, '_, B>,
+        ctx: &mut EntryCtx<'_, '_, '_, B>,
     ) -> Result<u32, Fault> {
-        let identity = context.completer.identity;
+        let identity = ctx.completer.identity;
         let at = identity.places.entry(self.consumed);
         let mut words = [0; ENTRY_WORDS];
-        context.wire.exposed.load_words(at, &mut words);
+        ctx.wire.exposed.load_words(at, &mut words);
         let entry = Entry::parse(&words).ok_or(INVALID)?;
         if entry.index != self.consumed || entry.qpn != identity.number {
             return Err(INVALID);
         }
-        self.perform(&entry, at, context)?;
+        self.perform(&entry, at, ctx)?;
         Ok(entry.length)
     }
 
@@ -156,22 +156,22 @@ impl Responder {
         &mut self,
         entry: &Entry,
         at: usize,
-        context: &mut Context<'_, '_, '_, B>,
+        ctx: &mut EntryCtx<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
         if entry.total as usize > MAX_MESSAGE || entry.length > entry.total {
             return Err(INVALID);
         }
         match entry.opcode {
             Opcode::Send | Opcode::SendImmediate | Opcode::SendInvalidate => {
-                let payload = payload(entry, at, context)?;
-                self.send(entry, &payload, context)
+                let payload = payload(entry, at, ctx)?;
+                self.send(entry, &payload, ctx)
             }
             Opcode::Write | Opcode::WriteImmediate => {
-                let payload = payload(entry, at, context)?;
-                self.write(entry, &payload, context)
+                let payload = payload(entry, at, ctx)?;
+                self.write(entry, &payload, ctx)
             }
-            Opcode::Read => self.read(entry, context),
-            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(entry, context),
+            Opcode::Read => self.read(entry, ctx),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(entry, ctx),
         }
     }
 
@@ -180,7 +180,7 @@ impl Responder {
         &mut self,
         entry: &Entry,
         payload: &Window,
-        context: &mut Context<'_, '_, '_, B>,
+        ctx: &mut EntryCtx<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
         let received = match (entry.first, self.incoming) {
             (true, Incoming::None) => 0,
@@ -191,11 +191,11 @@ impl Responder {
         if entry.last != (length == entry.total) || length > entry.total {
             return Err(INVALID);
         }
-        if context.receives.is_empty() {
+        if ctx.receives.is_empty() {
             return Err(Fault::NotReady);
         }
-        if !context.receives.write(received as usize, payload) {
-            fail_receive(context, Status::LocalLength);
+        if !ctx.receives.write(received as usize, payload) {
+            fail_receive(ctx, Status::LocalLength);
             return Err(INVALID);
         }
         self.copied += u64::from(entry.length);
@@ -206,8 +206,8 @@ impl Responder {
         let with = match entry.opcode {
             Opcode::SendImmediate => SendWith::Immediate(entry.extra),
             Opcode::SendInvalidate => {
-                if context.memory.invalidate(context.completer.identity.pd, entry.extra).is_err() {
-                    fail_receive(context, Status::LocalProtection);
+                if ctx.memory.invalidate(ctx.completer.identity.pd, entry.extra).is_err() {
+                    fail_receive(ctx, Status::LocalProtection);
                     return Err(BROKEN);
                 }
                 SendWith::Invalidate(entry.extra)
@@ -215,8 +215,8 @@ impl Responder {
             _ => SendWith::Nothing,
         };
         self.incoming = Incoming::None;
-        if let Some(id) = context.receives.pop() {
-            context.completer.receive(id, CompletedOperation::Recv { length, with });
+        if let Some(id) = ctx.receives.pop() {
+            ctx.completer.receive(id, CompletedOperation::Recv { length, with });
         }
         Ok(())
     }
@@ -225,9 +225,9 @@ impl Responder {
         &mut self,
         entry: &Entry,
         payload: &Window,
-        context: &mut Context<'_, '_, '_, B>,
+        ctx: &mut EntryCtx<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
-        let pd = context.completer.identity.pd;
+        let pd = ctx.completer.identity.pd;
         let (to, left) = match (entry.first, self.incoming) {
             (true, Incoming::None) => {
                 (RemoteAddress { address: entry.address, rkey: entry.rkey }, entry.total)
@@ -239,15 +239,15 @@ impl Responder {
             return Err(INVALID);
         }
         let immediate = entry.opcode == Opcode::WriteImmediate && entry.last;
-        if immediate && context.receives.is_empty() {
+        if immediate && ctx.receives.is_empty() {
             return Err(Fault::NotReady);
         }
         if entry.first && entry.total > 0 {
-            context.memory.begin_write(pd, to, entry.total)?;
+            ctx.memory.begin_write(pd, to, entry.total)?;
         }
         if entry.length > 0 {
             // Every piece is checked, so that a key that is revoked meanwhile stops the rest.
-            let window = context.memory.write(pd, to, entry.length)?;
+            let window = ctx.memory.write(pd, to, entry.length)?;
             match entry.place {
                 // The payload is in place if its location is the destination.
                 Place::Placed(_) if window.as_ptr() == payload.as_ptr() => {}
@@ -265,12 +265,12 @@ impl Responder {
             return Ok(());
         }
         self.incoming = Incoming::None;
-        if immediate && let Some(id) = context.receives.pop() {
+        if immediate && let Some(id) = ctx.receives.pop() {
             let operation = CompletedOperation::RecvWriteImmediate {
                 length: entry.total,
                 immediate: entry.extra,
             };
-            context.completer.receive(id, operation);
+            ctx.completer.receive(id, operation);
         }
         Ok(())
     }
@@ -279,12 +279,12 @@ impl Responder {
     fn read<B: Bridge + ?Sized>(
         &self,
         entry: &Entry,
-        context: &mut Context<'_, '_, '_, B>,
+        ctx: &mut EntryCtx<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
         let (Incoming::None, Place::Staged(offset)) = (self.incoming, entry.place) else {
             return Err(INVALID);
         };
-        let (wire, peer) = (&mut *context.wire, context.peer);
+        let (wire, peer) = (&mut *ctx.wire, ctx.peer);
         let landing = wire.landing as usize;
         let (offset, length) = (offset as usize, entry.length as usize);
         if offset > landing || length > landing - offset {
@@ -293,9 +293,9 @@ impl Responder {
         if length == 0 {
             return Ok(());
         }
-        let pd = context.completer.identity.pd;
+        let pd = ctx.completer.identity.pd;
         let from = RemoteAddress { address: entry.address, rkey: entry.rkey };
-        let from = context.memory.check(pd, Access::REMOTE_READ, from, entry.length)?;
+        let from = ctx.memory.check(pd, Access::REMOTE_READ, from, entry.length)?;
         let to = wire.window.slice(peer.places.landing + offset, length).ok_or(BROKEN)?;
         wire.bridge.submit(&to, &from);
         Ok(())
@@ -304,20 +304,20 @@ impl Responder {
     fn atomic<B: Bridge + ?Sized>(
         &self,
         entry: &Entry,
-        context: &mut Context<'_, '_, '_, B>,
+        ctx: &mut EntryCtx<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
         if self.incoming != Incoming::None || !entry.address.is_multiple_of(8) || entry.length != 8
         {
             return Err(INVALID);
         }
-        let pd = context.completer.identity.pd;
+        let pd = ctx.completer.identity.pd;
         let at = RemoteAddress { address: entry.address, rkey: entry.rkey };
-        let window = context.memory.check(pd, Access::REMOTE_ATOMIC, at, 8)?;
+        let window = ctx.memory.check(pd, Access::REMOTE_ATOMIC, at, 8)?;
         let mut bytes = [0; 8];
         window.read(0, &mut bytes).map_err(|_| BROKEN)?;
         let original = u64::from_ne_bytes(bytes);
-        let to = context.peer.places.answer(entry.index);
-        let to = context.wire.window.slice(to, ANSWER).ok_or(BROKEN)?;
+        let to = ctx.peer.places.answer(entry.index);
+        let to = ctx.wire.window.slice(to, ANSWER).ok_or(BROKEN)?;
         let value = match entry.opcode {
             Opcode::FetchAdd => original.wrapping_add(entry.compare_add),
             _ if original == entry.compare_add => entry.swap,
@@ -325,32 +325,32 @@ impl Responder {
         };
         window.write(0, &value.to_ne_bytes()).map_err(|_| BROKEN)?;
         let answer = Answer { index: entry.index, value: original };
-        context.wire.bridge.put(&to, &answer.emit());
+        ctx.wire.bridge.put(&to, &answer.emit());
         Ok(())
     }
 }
 
 /// Completes the oldest receive with an error.
-fn fail_receive<B: Bridge + ?Sized>(context: &mut Context<'_, '_, '_, B>, status: Status) {
-    if let Some(id) = context.receives.pop() {
-        context.completer.fail_receive(id, status);
+fn fail_receive<B: Bridge + ?Sized>(ctx: &mut EntryCtx<'_, '_, '_, B>, status: Status) {
+    if let Some(id) = ctx.receives.pop() {
+        ctx.completer.fail_receive(id, status);
     }
 }
 
 /// The payload of an entry, if its location is valid.
-#[inline(always)]
+#[inline]
 fn payload<B: Bridge + ?Sized>(
     entry: &Entry,
     at: usize,
-    context: &Context<'_, '_, '_, B>,
+    ctx: &EntryCtx<'_, '_, '_, B>,
 ) -> Result<Window, Fault> {
-    let (wire, length) = (&*context.wire, entry.length as usize);
+    let (wire, length) = (&*ctx.wire, entry.length as usize);
     let place = match entry.place {
         Place::Inline if length <= INLINE => wire.exposed.slice(at + ENTRY - INLINE, length),
         Place::Inline => None,
         Place::Staged(offset) => {
             let all = wire.staging as usize;
-            let first = context.completer.identity.places.staging;
+            let first = ctx.completer.identity.places.staging;
             wire.exposed.slice(first, all).and_then(|all| all.slice(offset as usize, length))
         }
         Place::Lent(offset) if wire.we_load => {

@@ -8,8 +8,8 @@ use drivers::ntb::Ntb;
 use netsim::{BridgeEnd, Rng};
 use std::vec::Vec;
 use verbs::{
-    Completion, CqId, EngineContext, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
-    ReadyToSend,
+    Completion, CqId, Ctx, MemoryVerbs, PathMtu, PdId, Provider, QpId, QpInit, QpType,
+    ReadyToReceive, ReadyToSend,
 };
 
 /// One end.
@@ -145,15 +145,11 @@ impl Pair {
     }
 
     /// Runs `act` with an engine context of a node, whose random numbers depend on the time.
-    pub fn context<T>(
-        &mut self,
-        node: usize,
-        act: impl FnOnce(&mut EngineContext<'_, Ntrdma>) -> T,
-    ) -> T {
+    pub fn context<T>(&mut self, node: usize, act: impl FnOnce(&mut Ctx<'_, Ntrdma>) -> T) -> T {
         let now = self.now;
         let mut rng = Rng::new(now.as_nanos() + node as u64);
         let Node { ntrdma: provider, arena, .. } = &mut self.nodes[node];
-        act(&mut EngineContext { provider, arena, now, rng: &mut rng })
+        act(&mut Ctx { provider, arena, now, rng: &mut rng })
     }
 
     /// Advances the clock, polls both nodes, and delivers some writes.

@@ -6,8 +6,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use net::Neighbours;
 use net::Resolution;
-use verbs::EngineContext;
-use verbs::{Access, PathMtu, PdId, Provider, Region, VerbsError};
+use verbs::{Access, Ctx, PathMtu, PdId, Provider, Region, VerbsError};
 
 /// Queue pairs of a session (`--qp`).
 const MAX_ENDPOINTS: usize = 16;
@@ -63,7 +62,7 @@ impl Bench {
         length: usize,
         peer: IpAddr,
         local: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, VerbsError> {
         let memory = ctx.arena.alloc(length, 4096).ok_or(VerbsError::NoRoom)?;
         // The peer must not read data that an earlier user left there.
@@ -85,7 +84,7 @@ impl Bench {
     /// Creates an endpoint in state Init.
     pub fn add<P: Provider + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<&mut Endpoint, VerbsError> {
         if self.endpoints.len() >= MAX_ENDPOINTS {
             return Err(VerbsError::NoRoom);
@@ -100,7 +99,7 @@ impl Bench {
     pub fn connect<P: Provider + ?Sized>(
         &mut self,
         peer: &Peer,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<(IpAddr, &mut Endpoint)>, Refused> {
         let ip = gid::address(peer.gid);
@@ -119,7 +118,7 @@ impl Bench {
     /// Handles completions and returns how many. An error ends a queue pair.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, VerbsError> {
         let mut handled = 0;
         for endpoint in &mut self.endpoints {
@@ -130,7 +129,7 @@ impl Bench {
 
     /// Frees all resources.
     #[inline(never)]
-    pub fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         for endpoint in self.endpoints.drain(..) {
             endpoint.destroy(ctx.provider);
         }

@@ -2,11 +2,10 @@
 
 use alloc::vec::Vec;
 use drivers::hal::Window;
-use verbs::EngineContext;
 use verbs::{
-    CompletedOperation, ConnectionId, ConnectionManager, ConnectionParameters, CqId, Payload, PdId,
-    Provider, QpId, QpInit, QpType, RecvRequest, SendOperation, SendRequest, SendWith, Status,
-    VerbsError,
+    CompletedOperation, ConnectionId, ConnectionManager, ConnectionParameters, CqId, Ctx, Payload,
+    PdId, Provider, QpId, QpInit, QpType, RecvRequest, SendOperation, SendRequest, SendWith,
+    Status, VerbsError,
 };
 
 /// Bytes of the longest message.
@@ -29,7 +28,7 @@ impl Channel {
         connection: ConnectionId,
         offered: &ConnectionParameters,
         pd: PdId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, VerbsError> {
         let cq = ctx.provider.create_cq(2 * RECEIVES)?;
         let (max_send_wr, max_recv_wr) = (RECEIVES, RECEIVES);
@@ -121,7 +120,7 @@ impl Channel {
     }
 
     /// Frees all resources; an established connection is disconnected.
-    pub fn give_back<P: Provider + ?Sized>(&self, ctx: &mut EngineContext<'_, P>) {
+    pub fn give_back<P: Provider + ?Sized>(&self, ctx: &mut Ctx<'_, P>) {
         // Cannot fail: only this channel uses them.
         let _ = ctx.provider.destroy_qp(self.qp);
         let _ = ctx.provider.destroy_cq(self.cq);

@@ -6,10 +6,9 @@ use super::write_latency::{Arrivals, MAX_MESSAGE, PAGE, Write, WriteLatency};
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use rand_core::RngCore;
-use verbs::EngineContext;
+use rand_core::Rng;
 use verbs::{
-    AddressVector, CompletedOperation, ConnectionId, CqId, GidType, PathMtu, Payload, PdId,
+    AddressVector, CompletedOperation, ConnectionId, CqId, Ctx, GidType, PathMtu, Payload, PdId,
     Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
     RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
@@ -115,7 +114,7 @@ impl Endpoint {
         provider: &mut P,
         pd: PdId,
         memory: Window,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Self, VerbsError> {
         let cq = provider.create_cq(RECEIVES + SENDS)?;
         let init = QpInit {
@@ -205,7 +204,7 @@ impl Endpoint {
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         region: &Region,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, VerbsError> {
         let mut handled = 0;
         while handled < BATCH
@@ -273,7 +272,7 @@ impl Endpoint {
     }
 
     /// Expects a WRITE latency test if the peer has sent nothing yet: there the server has to begin.
-    pub fn expect_write_latency<P: Provider + ?Sized>(&mut self, ctx: &EngineContext<'_, P>) {
+    pub fn expect_write_latency<P: Provider + ?Sized>(&mut self, ctx: &Ctx<'_, P>) {
         if self.packets_seen(ctx.provider) == 0 {
             self.write_latency = Some((WriteLatency::new(ctx.now), Arrivals::new(ctx.now)));
         }
@@ -288,7 +287,7 @@ impl Endpoint {
     fn poll_writes<P: Provider + ?Sized>(
         &mut self,
         region: &Region,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, VerbsError> {
         let Some((mut test, mut arrivals)) = self.write_latency.take() else { return Ok(0) };
         if !test.has_begun() && self.packets_seen(ctx.provider) > 0 {

@@ -1,5 +1,18 @@
 //! Responders for network benchmarks: the appliance answers the tools with which operators measure a network.
 //!
+//! ```text
+//!    rping, ibv_rc_pingpong, perftest, qperf on a host
+//!         │ TCP or queue pair (control)        │ RDMA (measured data)
+//!         ▼                                    ▼
+//!    tcp_control ──► tools::Server ──► session (memory of one client) ──► verbs
+//! ```
+//!
+//! Invariants:
+//!
+//! * A session reaches only its own memory.
+//!
+//! Tests: `src/tests.rs`, the suites `perf`, `perf_tools`, `perf_lossy`, `captures`.
+//!
 //! [`rping`] and [`ntb_perf`] (two appliances measure the NTB bridge between them) are independent modules.
 //! `ibv_rc_pingpong`, perftest and qperf share [`tools::Server`]: each client has a session with its own memory. Client
 //! and server exchange queue pair numbers over TCP ([`tcp_control`] has the listeners) or over a queue pair.

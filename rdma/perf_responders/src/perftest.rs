@@ -17,8 +17,7 @@ use super::gid;
 use alloc::format;
 use alloc::vec::Vec;
 use net::Neighbours;
-use verbs::EngineContext;
-use verbs::{PathMtu, Provider, RemoteAddress};
+use verbs::{Ctx, PathMtu, Provider, RemoteAddress};
 
 /// Port of the TCP listener and of the connection manager.
 pub const PORT: u16 = 18515;
@@ -153,7 +152,7 @@ impl Talk {
         input: &[u8],
         output: &mut Vec<u8>,
         bench: &mut Bench,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Progress, Refused> {
         let Some(length) = self.length(input) else { return Ok(Progress::Wait) };
@@ -219,7 +218,7 @@ impl Talk {
         &mut self,
         key: &Key,
         bench: &mut Bench,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<Key>, Refused> {
         if key.qpn == 0 {

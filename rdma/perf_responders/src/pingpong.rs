@@ -9,8 +9,7 @@ use super::gid;
 use alloc::format;
 use alloc::vec::Vec;
 use net::Neighbours;
-use verbs::EngineContext;
-use verbs::{PathMtu, Provider};
+use verbs::{Ctx, PathMtu, Provider};
 
 /// Bytes of an address line.
 pub const LINE: usize = 52;
@@ -62,7 +61,7 @@ impl Talk {
         input: &[u8],
         output: &mut Vec<u8>,
         bench: &mut Bench,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Progress, Refused> {
         match self {

@@ -13,8 +13,7 @@ use super::write_latency::MAX_MESSAGE;
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::hal::Instant;
-use verbs::EngineContext;
-use verbs::{Provider, RemoteAddress};
+use verbs::{Ctx, Provider, RemoteAddress};
 
 /// Port of the TCP listener; the connection manager listens on the same number.
 pub const PORT: u16 = 19765;
@@ -98,7 +97,7 @@ impl Talk {
         input: &[u8],
         output: &mut Vec<u8>,
         bench: &mut Bench,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Progress, Refused> {
         let length = match self.stage {
             Stage::Request => REQUEST,

@@ -9,8 +9,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
-use verbs::EngineContext;
-use verbs::{ConnectionId, Provider, VerbsError};
+use verbs::{ConnectionId, Ctx, Provider, VerbsError};
 
 /// Memory of a session: the largest message, then a page for the data of local WRITEs.
 pub const MEMORY: usize = MAX_MESSAGE + PAGE;
@@ -54,7 +53,7 @@ impl Session {
         port: u16,
         peer: IpAddr,
         local: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, VerbsError> {
         let talk = match port {
             qperf::PORT => Talk::Qperf(qperf::Talk::default()),
@@ -75,7 +74,7 @@ impl Session {
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         messages: perftest::Framing,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
         while !self.ended {
@@ -109,7 +108,7 @@ impl Session {
     }
 
     /// Handles completions and returns how many.
-    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
+    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> usize {
         let polled = self.bench.poll(ctx);
         self.ended |= polled.is_err();
         let handled = polled.unwrap_or(0);
@@ -156,7 +155,7 @@ impl Session {
     }
 
     /// Ends the session and frees its resources.
-    pub fn end<P: Provider + ?Sized>(mut self, ctx: &mut EngineContext<'_, P>) {
+    pub fn end<P: Provider + ?Sized>(mut self, ctx: &mut Ctx<'_, P>) {
         self.bench.give_back(ctx);
     }
 }

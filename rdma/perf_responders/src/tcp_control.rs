@@ -1,17 +1,17 @@
 //! TCP listeners of one interface for [`super::tools`]: they move bytes between connections and sessions.
 
-use super::tools::{Server, SessionId};
+use super::tools::{MAX_SESSIONS, Server, SessionId};
 use super::{perftest, qperf};
 use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Interface;
 use net::tcp::{Closed, Limits, Listener, Stream};
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::{Ctx, Provider};
 
-/// Limits of each port: clients at a time, buffer sizes.
-const LIMITS: Limits = Limits { connections: 4, receive: 512, transmit: 512 };
+/// Limits of each port: clients at a time, buffer sizes. A connection has a session or is refused, so a host cannot
+/// hold all connections of a port.
+const LIMITS: Limits = Limits { connections: MAX_SESSIONS, receive: 512, transmit: 512 };
 /// Retry interval while a peer's neighbour entry is being resolved.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -39,7 +39,7 @@ impl TcpControl {
         &mut self,
         interface: &mut Interface,
         server: &mut Server,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for (at, listener) in self.ports.iter_mut().enumerate() {
             if interface.is_ready(listener.owner()) {
@@ -105,7 +105,7 @@ fn serve<P: Provider + ?Sized>(
     id: SessionId,
     interface: &mut Interface,
     server: &mut Server,
-    ctx: &mut EngineContext<'_, P>,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<bool, Closed> {
     let mut bytes = [0; 512];
     // The buffers of socket and session bound the number of rounds.

@@ -4,15 +4,15 @@ use super::perftest;
 use super::tools::Server;
 use core::net::IpAddr;
 use core::time::Duration;
-use drivers::hal::{Instant, Window};
+use drivers::hal::{Arena, Instant, Window};
 use net::Neighbours;
 use net::Resolution;
 use roce::testing::Pair;
 use std::format;
 use std::string::String;
-use verbs::EngineContext;
+use std::vec::Vec;
 use verbs::{
-    PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend, RecvRequest, SendOperation,
+    Ctx, PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend, RecvRequest, SendOperation,
     SendRequest, SendWith,
 };
 
@@ -31,7 +31,7 @@ impl Neighbours for Known {
 fn with_server<T>(
     pair: &mut Pair,
     server: &mut Server,
-    act: impl FnOnce(&mut Server, &mut EngineContext<'_, roce::Roce>) -> T,
+    act: impl FnOnce(&mut Server, &mut Ctx<'_, roce::Roce>) -> T,
 ) -> T {
     pair.context(0, |ctx| act(server, ctx))
 }
@@ -132,4 +132,27 @@ fn session_with_message_in_flight_outlives_idle_timeout() {
         with_server(&mut pair, &mut server, |server, ctx| server.poll(ctx));
     }
     assert_eq!(server.sessions(), 0);
+}
+
+/// A host holds six sessions of eight, whatever it opens; an idle one of its own ends for its next.
+#[test]
+fn greedy_host_leaves_sessions_to_others() {
+    let mut pair = Pair::new(8, 1500, false);
+    pair.nodes[0].arena = Arena::on_heap(96 << 20);
+    let mut server = Server::new(&mut pair.nodes[0].roce).unwrap();
+    let (greedy, local) = (pair.nodes[1].ip, pair.nodes[0].ip);
+    let other = IpAddr::from([10, 0, 0, 77]);
+    let open = |pair: &mut Pair, server: &mut Server, peer| {
+        with_server(pair, server, |server, ctx| server.open(perftest::PORT, peer, local, ctx))
+    };
+    let first: Vec<_> = (0..6).map(|_| open(&mut pair, &mut server, greedy).unwrap()).collect();
+    assert_eq!(open(&mut pair, &mut server, greedy), None);
+    assert_eq!((server.sessions(), server.counters.refused), (6, 1));
+    assert!(open(&mut pair, &mut server, other).is_some());
+    // The control connection of an own session has ended: this session makes room, that of the other host stays.
+    server.control_closed(first[0]);
+    assert!(open(&mut pair, &mut server, greedy).is_some());
+    assert!(server.has_ended(first[0]));
+    assert_eq!(server.sessions(), 7);
+    assert!(open(&mut pair, &mut server, other).is_some());
 }

@@ -10,14 +10,15 @@ use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
-use verbs::EngineContext;
 use verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Provider, RejectReason,
-    VerbsError,
+    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Ctx, Provider,
+    RejectReason, VerbsError,
 };
 
 /// Sessions at a time; each takes a little more than 8 MiB of memory.
-const MAX_SESSIONS: usize = 8;
+pub const MAX_SESSIONS: usize = 8;
+/// Sessions of one host at a time, so that a host leaves some to others.
+const MAX_SESSIONS_PER_HOST: usize = 6;
 
 /// Identifier of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct SessionId(u32);
 pub struct Counters {
     /// Sessions opened.
     pub opened: u64,
-    /// Clients refused because sessions, memory or queue pairs were exhausted.
+    /// Clients refused because sessions (of all hosts or of theirs), memory or queue pairs were exhausted.
     pub refused: u64,
 }
 
@@ -66,16 +67,16 @@ impl Server {
     }
 
     /// Opens a session for a client at `peer` that has connected to TCP port `port` of the local address `local`; None
-    /// if no session or memory is free.
+    /// if no session or memory is free, or if the host has its share of sessions.
     pub fn open<P: Provider + ?Sized>(
         &mut self,
         port: u16,
         peer: IpAddr,
         local: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<SessionId> {
-        self.make_room(ctx);
-        if self.entries.len() >= MAX_SESSIONS {
+        self.make_room(peer, ctx);
+        if !self.has_room(peer) {
             self.counters.refused += 1;
             return None;
         }
@@ -88,12 +89,26 @@ impl Server {
         Some(id)
     }
 
-    /// If all sessions are in use, ends the one without a control connection that has been idle for longest.
-    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        if self.entries.len() < MAX_SESSIONS {
+    /// Whether a host may open a session.
+    fn has_room(&self, peer: IpAddr) -> bool {
+        let host = net::hosts::accountable(peer);
+        self.entries.len() < MAX_SESSIONS && self.sessions_of(host).count() < MAX_SESSIONS_PER_HOST
+    }
+
+    fn sessions_of(&self, host: IpAddr) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| entry.is_of(host))
+    }
+
+    /// If a host may open no session, ends the session without a control connection that has been idle for longest: of
+    /// the host, if the host has its share, otherwise of all.
+    fn make_room<P: Provider + ?Sized>(&mut self, peer: IpAddr, ctx: &mut Ctx<'_, P>) {
+        if self.has_room(peer) {
             return;
         }
-        let idle = self.entries.iter_mut().filter(|entry| !entry.session.has_control);
+        let host = net::hosts::accountable(peer);
+        let own = self.sessions_of(host).count() >= MAX_SESSIONS_PER_HOST;
+        let candidates = self.entries.iter_mut().filter(|entry| !own || entry.is_of(host));
+        let idle = candidates.filter(|entry| !entry.session.has_control);
         if let Some(oldest) = idle.min_by_key(|entry| entry.session.last_activity) {
             oldest.session.ended = true;
             self.sweep(ctx);
@@ -121,7 +136,7 @@ impl Server {
     pub fn advance<P: Provider + ?Sized>(
         &mut self,
         id: SessionId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
         if let Some(Entry { session, .. }) = self.find(id) {
@@ -162,7 +177,7 @@ impl Server {
     pub fn handle_connection_event<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         match event {
             ConnectionEvent::Request {
@@ -214,7 +229,7 @@ impl Server {
         connection: ConnectionId,
         (peer, local): (IpAddr, IpAddr),
         parameters: &ConnectionParameters,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), VerbsError> {
         let id = self.open(perftest::PORT, peer, local, ctx).ok_or(VerbsError::NoRoom)?;
         let Some(entry) = self.find(id) else { return Err(VerbsError::NoRoom) };
@@ -234,7 +249,7 @@ impl Server {
     /// Handles completions and removes ended sessions; returns how much was done.
     pub fn poll<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> usize {
         let mut handled = 0;
         for entry in &mut self.entries {
@@ -245,7 +260,7 @@ impl Server {
         handled
     }
 
-    fn sweep<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    fn sweep<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         while let Some(at) = self.entries.iter().position(|entry| entry.session.ended) {
             let Entry { session, channel, .. } = self.entries.swap_remove(at);
             if let Some(channel) = channel {
@@ -271,6 +286,10 @@ fn accepted_parameters(offered: &ConnectionParameters) -> ConnectionParameters {
 }
 
 impl Entry {
+    fn is_of(&self, host: IpAddr) -> bool {
+        net::hosts::accountable(self.session.bench.peer) == host
+    }
+
     fn has_connection(&self, connection: ConnectionId) -> bool {
         let channel = self.channel.as_ref().is_some_and(|c| c.connection == connection);
         channel || self.session.position(connection).is_some()
@@ -281,7 +300,7 @@ impl Entry {
         &mut self,
         connection: ConnectionId,
         parameters: &ConnectionParameters,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), VerbsError> {
         let bench = &mut self.session.bench;
         let endpoint = bench.add(ctx)?;
@@ -298,7 +317,7 @@ impl Entry {
     }
 
     /// Answers the messages on the control queue pair.
-    fn poll_channel<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
+    fn poll_channel<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> usize {
         let (Some(channel), session) = (&self.channel, &mut self.session) else { return 0 };
         let mut handled = 0;
         // A SEND carries a whole message, so unparsed input is an error.

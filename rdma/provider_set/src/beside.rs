@@ -3,7 +3,7 @@
 
 use super::names;
 use alloc::vec::Vec;
-use rand_core::RngCore;
+use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
 use verbs::{
     AsyncEvent, Completion, ConnectionEvent, ConnectionId, CqId, MrId, PdId, QpId, QpInit,
@@ -82,7 +82,7 @@ impl<D: RdmaDevice> SecondaryDevice<D> {
     }
 
     /// As `poll_cq`, inlined into users.
-    #[inline(always)]
+    #[inline]
     pub fn next_completion(&mut self, other: CqId) -> Option<Completion> {
         // Changed in place.
         let mut completion = self.device.poll_cq(find(&self.cqs, other.0)?);
@@ -93,7 +93,7 @@ impl<D: RdmaDevice> SecondaryDevice<D> {
     }
 
     /// Makes a queue pair in the domain that corresponds to `init.pd`.
-    pub fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+    pub fn create_qp(&mut self, init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError> {
         let cq = |other: CqId| find(&self.cqs, other.0).ok_or(VerbsError::NoSuchObject);
         let (send_cq, recv_cq) = (cq(init.send_cq)?, cq(init.recv_cq)?);
         let pd = self.pd(init.pd)?;
@@ -107,6 +107,7 @@ impl<D: RdmaDevice> SecondaryDevice<D> {
     }
 
     /// As `post_send`, inlined into users, so that the compiler uses their constants in the request.
+    // Constants of the caller's request decide at compile time what is written (`bench mlx5`).
     #[inline(always)]
     pub fn send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         match request.carries {

@@ -4,7 +4,7 @@ use super::ProviderSet;
 use super::names::{self, Owner};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, QpId, RejectReason,
     VerbsError,
@@ -76,7 +76,7 @@ impl ConnectionManager for ProviderSet {
         parameters: &ConnectionParameters,
         private_data: &[u8],
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ConnectionId, VerbsError> {
         self.enable_forwarding();
         let (manager, own) = self.manager(qp.0)?;

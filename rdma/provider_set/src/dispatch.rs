@@ -55,6 +55,27 @@ macro_rules! by_name_ref {
     };
 }
 
+/// As `by_name`, for memory on demand, which cards do not have.
+macro_rules! by_name_on_demand {
+    ($self:ident, $region:expr, |$device:ident, $own:ident| $call:expr, $none:expr) => {
+        match names::owner($region.0) {
+            Owner::Ports => {
+                let ($device, $own) = (&mut $self.roce, $region);
+                $call
+            }
+            Owner::Bridge(number, own) => match $self.bridged.get_mut(number) {
+                Some(bridged) => {
+                    let ($device, $own) = (&mut bridged.device, MrId(own));
+                    $call
+                }
+                None => $none,
+            },
+            #[cfg(feature = "connectx")]
+            Owner::Card(..) => $none,
+        }
+    };
+}
+
 /// Calls the secondary device of the domain `pd`: `$secondary` is that device, `$of` the domain of the ports' device
 /// that corresponds to `pd`. Evaluates to `$ports` for a domain of the ports' device itself.
 macro_rules! in_domain {
@@ -80,4 +101,4 @@ macro_rules! in_domain {
     };
 }
 
-pub(crate) use {by_name, by_name_ref, in_domain};
+pub(crate) use {by_name, by_name_on_demand, by_name_ref, in_domain};

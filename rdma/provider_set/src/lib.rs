@@ -3,6 +3,20 @@
 //! have connections over all of them. So one server has sessions over all devices, and each protocol is in the image
 //! once.
 //!
+//! ```text
+//!    rtrs   smcr   perf_responders
+//!       └─────┼──────────┘  verbs::Provider
+//!             ▼
+//!       provider set ── two bits of a handle ──► roce | connectx 0, 1 | ntrdma
+//! ```
+//!
+//! Invariants:
+//!
+//! * A handle of one device never reaches another device.
+//! * RoCE alone costs one test of a bit per verb.
+//!
+//! Tests: `tests/conformance` (all providers through the set), the suites `mlx5`, `ntb_netdev`.
+//!
 //! # Names
 //!
 //! Queue pairs, regions and connections belong to one device. Two bits of their handles select it (`names`). So there

@@ -27,7 +27,7 @@ pub enum Owner {
 }
 
 /// The device of a handle.
-#[inline(always)]
+#[inline]
 pub fn owner(name: u32) -> Owner {
     #[cfg(feature = "connectx")]
     if name & CARDS[0] != 0 {
@@ -40,13 +40,13 @@ pub fn owner(name: u32) -> Owner {
 }
 
 /// The bits of a handle that select the device.
-#[inline(always)]
+#[inline]
 pub fn mark(name: u32) -> u32 {
     name & MARK
 }
 
 /// The device's own handle.
-#[inline(always)]
+#[inline]
 pub fn own(name: u32) -> u32 {
     name & !MARK
 }

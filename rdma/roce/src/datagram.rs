@@ -3,7 +3,7 @@
 //! receiver drops the datagram because of its ICRC.
 
 use super::psn::Psn;
-use super::qp::{Env, Identity};
+use super::qp::{Ctx, Identity};
 use super::receive_queue::{self, ReceiveQueue};
 use super::requester::Stored;
 use super::responder::Request;
@@ -98,7 +98,7 @@ impl Datagrams {
         identity: &Identity,
         emitter: &Emitter,
         tx: &mut TxBuffer,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Option<Opcode> {
         let work = self.queue.pop_front()?;
         let mut deth = [0; Deth::LEN];
@@ -126,15 +126,15 @@ impl Datagrams {
         work.payload.put(0, work.payload.len(), tx);
         emitter.emit(tx, &template, bth);
         if work.signaled {
-            identity.complete_send(env, work.id, Status::Success, true);
+            identity.complete_send(ctx, work.id, Status::Success, true);
         }
         Some(opcode)
     }
 
     /// Completes all datagrams as flushed.
-    pub fn flush(&mut self, identity: &Identity, env: &mut Env<'_>) {
+    pub fn flush(&mut self, identity: &Identity, ctx: &mut Ctx<'_>) {
         while let Some(work) = self.queue.pop_front() {
-            identity.complete_send(env, work.id, Status::Flushed, true);
+            identity.complete_send(ctx, work.id, Status::Flushed, true);
         }
     }
 }
@@ -146,7 +146,7 @@ pub fn receive(
     from_qp: u32,
     receives: &mut ReceiveQueue,
     identity: &Identity,
-    env: &mut Env<'_>,
+    ctx: &mut Ctx<'_>,
 ) {
     let with = if request.bth.opcode.has_immediate() {
         SendWith::Immediate(get32(request.extended, Deth::LEN).unwrap_or_default())
@@ -154,16 +154,16 @@ pub fn receive(
         SendWith::Nothing
     };
     let Some(receive) = receives.front() else {
-        env.counters.dropped.no_receive += 1;
+        ctx.counters.dropped.no_receive += 1;
         return;
     };
     receives.pop();
     if write(&receive.into, frame, request.payload).is_none() {
-        env.counters.dropped.no_receive += 1;
-        receive_queue::fail(receive.id, Status::LocalLength, identity, env);
+        ctx.counters.dropped.no_receive += 1;
+        receive_queue::fail(receive.id, Status::LocalLength, identity, ctx);
         return;
     }
-    env.counters.received.sends += 1;
+    ctx.counters.received.sends += 1;
     let completion = Completion {
         id: receive.id,
         qp: identity.id,
@@ -174,7 +174,7 @@ pub fn receive(
         },
         datagram_from: Some((frame.source().address(), from_qp)),
     };
-    identity.complete_receive(env, completion);
+    identity.complete_receive(ctx, completion);
 }
 
 /// Writes network header and payload (Linux `rxe_resp.c`, `send_data_in` for UD).

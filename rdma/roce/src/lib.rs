@@ -1,13 +1,29 @@
 //! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider (InfiniBand Architecture vol. 1,
 //! ch. 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
 //!
+//! ```text
+//!    frame ──► handle_frame ──► receive (UDP, BTH, ICRC) ──► responder ──► memory::check ──► region
+//!                                                       └──► requester (ACK, NAK, READ response)
+//!    frame ◄── poll_transmit ◄── requester, responder, cm (QP1)
+//!    protocols ──► verbs::Provider ──► post, register ... ◄── completions
+//! ```
+//!
+//! Invariants:
+//!
+//! * A packet counts for a queue pair only from its peer's address, port and station.
+//! * A peer's address and key reach memory only through `softverbs::memory`'s check.
+//! * Nothing is allocated, copied twice or locked per packet.
+//!
+//! Tests: `src/tests`, `tests/conformance`, `tests/sim`, `tests/fuzz`, the suites `storage`, `perf_tools`,
+//! `perf_lossy`, `roce_hostile`.
+//!
 //! [`Roce`] is a state machine. Its loop passes received frames (`handle_frame`), takes packets to transmit
 //! (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it through the traits of [`verbs`].
 //! The loop resolves link-layer addresses: it takes the requests (`next_stranger`) and passes the answers
 //! (`learn_neighbour`). [`Roce`] does not fragment, and offers neither UC, RD, XRC nor shared receive queues.
 //!
 //! The work per packet does not depend on the number of queue pairs: a queue pair with data to send is on its port's
-//! list, timers are in a heap (`softverbs::timers`), connections are found in maps by their handles and by host. Only
+//! list, timers are in a heap (`hal::Timers`), connections are found in maps by their handles and by host. Only
 //! rare operations look at all queue pairs: a link that goes down, and [`verbs::Provider::under_way`].
 #![no_std]
 #![forbid(unsafe_code)]
@@ -46,15 +62,14 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use completion::CompletionQueues;
 use core::net::IpAddr;
-use drivers::hal::{Instant, TransmitProgress};
+use drivers::hal::{Instant, Timers, TransmitProgress};
 use handle_table::HandleTable;
 use memory::Memory;
 use port::Port;
-use qp::{Env, Qp};
-use rand_core::RngCore;
+use qp::{Ctx, Qp};
+use rand_core::Rng;
 use requester::Outcome;
-use softverbs::{completion, handle_table, memory, pool, sges, timers};
-use timers::Timers;
+use softverbs::{completion, handle_table, memory, pool, sges};
 use transmit::Emitter;
 use verbs::{AsyncEvent, QpState};
 use wire::icrc::Icrc;
@@ -95,7 +110,7 @@ pub struct Roce {
 
 impl Roce {
     /// A provider on `port`, which gets index 0. Numbers that peers see begin at random.
-    pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
+    pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn Rng) -> Self {
         let icrc = Icrc::new();
         let limits = Limits {
             qps: limits.qps.clamp(1, handle_table::MAX),
@@ -305,17 +320,17 @@ impl Roce {
         if qp.responder.has_answer()
             && let Some(peer) = &qp.peer
         {
-            let mut env = Env {
+            let mut ctx = Ctx {
                 memory: &mut self.memory,
                 cqs: &mut self.cqs,
                 counters: &mut self.counters,
                 now,
             };
             let emitter = &self.emitter;
-            match qp.responder.poll_answer(peer, &qp.identity, emitter, tx, &mut env) {
+            match qp.responder.poll_answer(peer, &qp.identity, emitter, tx, &mut ctx) {
                 Ok(Some(opcode)) => return Some(opcode),
                 Ok(None) => (),
-                Err(()) => qp.fail(None, &mut env),
+                Err(()) => qp.fail(None, &mut ctx),
             }
         }
         if qp.state != QpState::Rts {
@@ -328,13 +343,13 @@ impl Roce {
             }
             None => {
                 let mac = self.ports.get(qp.port)?.config.mac;
-                let mut env = Env {
+                let mut ctx = Ctx {
                     memory: &mut self.memory,
                     cqs: &mut self.cqs,
                     counters: &mut self.counters,
                     now,
                 };
-                qp.datagrams.poll_transmit(mac, &qp.identity, &self.emitter, tx, &mut env)
+                qp.datagrams.poll_transmit(mac, &qp.identity, &self.emitter, tx, &mut ctx)
             }
         }
     }
@@ -397,15 +412,15 @@ impl Roce {
             let Some(qp) = self.qps.at_mut(place) else { continue };
             // Most were postponed.
             if qp.deadline().is_some_and(|at| at <= now) {
-                let mut env = Env {
+                let mut ctx = Ctx {
                     memory: &mut self.memory,
                     cqs: &mut self.cqs,
                     counters: &mut self.counters,
                     now,
                 };
-                qp.responder.handle_timeout(&mut env);
-                if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut env) {
-                    qp.fail(Some(status), &mut env);
+                qp.responder.handle_timeout(&mut ctx);
+                if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut ctx) {
+                    qp.fail(Some(status), &mut ctx);
                 }
             }
             self.settle(place);

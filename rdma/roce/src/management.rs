@@ -9,16 +9,12 @@ use super::wire::frame::{Frame, Gid, Network, Template};
 use super::wire::mad;
 use super::wire::opcode::Opcode;
 use ::cm::{Arrival, Cm, Counted, Manager, Transport};
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::refusal::Refusals;
-use rand_core::RngCore;
-use verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, PathMtu, QpId, QpState,
-    QpType, RejectReason, VerbsError,
-};
+use verbs::{ConnectionId, PathMtu, QpId, QpState, QpType, VerbsError};
 
-/// Most queue pairs peer peer's MAC address waits for the neighbour table.
+/// Most queue pairs whose peer's MAC address waits for the neighbour table.
 const MAX_ADDRESS_CHECKS: usize = 64;
 
 impl Transport for Roce {
@@ -208,59 +204,4 @@ impl Roce {
     }
 }
 
-impl ConnectionManager for Roce {
-    fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
-        self.cm.listen(port)
-    }
-
-    fn unlisten(&mut self, port: u16) {
-        self.cm.unlisten(port);
-    }
-
-    fn connect(
-        &mut self,
-        qp: QpId,
-        from: IpAddr,
-        to: SocketAddr,
-        parameters: &ConnectionParameters,
-        private_data: &[u8],
-        now: Instant,
-        rng: &mut dyn RngCore,
-    ) -> Result<ConnectionId, VerbsError> {
-        Manager::of(self).connect(qp, from, to, parameters, private_data, now, rng)
-    }
-
-    fn accept(
-        &mut self,
-        connection: ConnectionId,
-        qp: QpId,
-        parameters: &ConnectionParameters,
-        private_data: &[u8],
-        now: Instant,
-    ) -> Result<(), VerbsError> {
-        Manager::of(self).accept(connection, qp, parameters, private_data, now)
-    }
-
-    fn reject(
-        &mut self,
-        connection: ConnectionId,
-        reason: RejectReason,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        Manager::of(self).reject(connection, reason, private_data)
-    }
-
-    fn disconnect(&mut self, connection: ConnectionId, now: Instant) -> Result<(), VerbsError> {
-        Manager::of(self).disconnect(connection, now)
-    }
-
-    fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
-        self.cm.peer_id(connection)
-    }
-
-    #[inline]
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        // Events are rare.
-        if self.cm.has_events() { Manager::of(self).next_event() } else { None }
-    }
-}
+::cm::connection_manager!(Roce);

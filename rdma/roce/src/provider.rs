@@ -1,17 +1,18 @@
 //! The verbs of the provider.
 
 use super::psn::Psn;
-use super::qp::{Env, Identity, Qp};
+use super::qp::{Ctx, Identity, Qp};
 use super::requester::MAX_MESSAGE;
 use super::sges::MAX_SGE;
 use super::transmit::MAX_INLINE;
 use super::{Roce, handle_table};
 use drivers::hal::{Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
+use softverbs::memory::Memory;
 use verbs::{
-    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MrId, OnDemandStatus, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive,
-    ReadyToSend, RecvRequest, Region, RemoteAddress, SendRequest, UnderWay, VerbsError,
+    Access, AsyncEvent, Completion, CqId, DeviceAttributes, MrId, PathMtu, PdId, Provider, QpId,
+    QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RegionsOnDemand,
+    RemoteAddress, SendRequest, SoftwareMemory, UnderWay, VerbsError,
 };
 
 /// RDMA READs and atomics that a queue pair may have outstanding, either way.
@@ -51,6 +52,43 @@ impl Roce {
     }
 }
 
+impl SoftwareMemory for Roce {
+    type Regions = Memory;
+    fn regions(&self) -> &Memory {
+        &self.memory
+    }
+    fn regions_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+}
+
+impl RegionsOnDemand for Roce {
+    fn register_on_demand(
+        &mut self,
+        pd: PdId,
+        length: usize,
+        rng: &mut dyn Rng,
+    ) -> Result<Region, VerbsError> {
+        self.memory.register_on_demand(pd, length, rng)
+    }
+
+    fn add_to_odp_pool(&mut self, memory: Window) {
+        self.memory.add_to_odp_pool(memory);
+    }
+
+    fn odp_pool(&self, length: usize) -> usize {
+        self.memory.odp_pool(length)
+    }
+
+    fn on_demand_memory(&self, region: MrId) -> Option<(Window, u64)> {
+        self.memory.on_demand_memory(region)
+    }
+
+    fn take_on_demand_memory(&mut self, region: MrId) -> Option<Window> {
+        self.memory.take_on_demand_memory(region)
+    }
+}
+
 impl Provider for Roce {
     fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
@@ -69,119 +107,6 @@ impl Provider for Roce {
             atomics: true,
             send_with_invalidate: true,
         }
-    }
-
-    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.memory.alloc_pd()
-    }
-
-    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.memory.dealloc_pd(pd)
-    }
-
-    fn register(
-        &mut self,
-        pd: PdId,
-        memory: Window,
-        access: Access,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        self.memory.register(pd, memory, access, rng)
-    }
-
-    fn register_on_demand(
-        &mut self,
-        pd: PdId,
-        length: usize,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        self.memory.register_on_demand(pd, length, rng)
-    }
-
-    fn add_to_odp_pool(&mut self, memory: Window) {
-        self.memory.add_to_odp_pool(memory);
-    }
-
-    fn odp_pool(&self) -> usize {
-        self.memory.odp_pool()
-    }
-
-    fn on_demand_memory(&self, region: MrId) -> Option<(Window, u64)> {
-        self.memory.on_demand_memory(region)
-    }
-
-    fn take_on_demand_memory(&mut self, region: MrId) -> Option<Window> {
-        self.memory.take_on_demand_memory(region)
-    }
-
-    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
-        self.memory.rotate_key(region, 0, rng)
-    }
-
-    fn remap(
-        &mut self,
-        region: MrId,
-        memory: Window,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        self.memory.remap(region, memory, rng)
-    }
-
-    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
-        self.memory.revoke_key(region)
-    }
-
-    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
-        self.memory.deregister(region)
-    }
-
-    fn register_chunks(
-        &mut self,
-        pd: PdId,
-        count: u16,
-        size: u32,
-        memory: Option<Window>,
-        rng: &mut dyn RngCore,
-    ) -> Result<ChunkedRegion, VerbsError> {
-        self.memory.register_chunks(pd, count, size, memory, rng)
-    }
-
-    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
-        self.memory.key(region, chunk)
-    }
-
-    fn rotate_chunk_key(
-        &mut self,
-        region: MrId,
-        chunk: u16,
-        _: KeyRequest,
-        rng: &mut dyn RngCore,
-    ) -> Result<KeyChange<u32>, VerbsError> {
-        self.memory.rotate_key(region, chunk, rng).map(KeyChange::Done)
-    }
-
-    fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
-        self.memory.give(memory, largest)
-    }
-
-    fn on_demand(&self) -> Option<OnDemandStatus> {
-        self.memory.on_demand()
-    }
-
-    fn take_chunk(&mut self, region: MrId, chunk: u16) -> Option<(usize, Window)> {
-        self.memory.take_chunk(region, chunk)
-    }
-
-    fn back_chunk(&mut self, region: MrId, chunk: u16) -> Option<Window> {
-        self.memory.back_chunk(region, chunk)
-    }
-
-    fn release_chunk(&mut self, region: MrId, chunk: u16) {
-        self.memory.release_chunk(region, chunk);
-    }
-
-    fn age_chunks(&mut self, region: MrId) -> u8 {
-        self.memory.age_chunks(region)
     }
 
     fn failed_by_itself(&self, qp: QpId) -> bool {
@@ -210,7 +135,7 @@ impl Provider for Roce {
         self.cqs.next_watched()
     }
 
-    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError> {
         if init.max_send_wr > self.limits.wr
             || init.max_recv_wr > self.limits.wr
             || init.max_send_sge > MAX_SGE
@@ -310,7 +235,7 @@ impl Provider for Roce {
 
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        let mut env = Env {
+        let mut ctx = Ctx {
             memory: &mut self.memory,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
@@ -319,7 +244,7 @@ impl Provider for Roce {
         };
         // Caller-initiated: no `QpError` event.
         found.error_reported = true;
-        found.fail(None, &mut env);
+        found.fail(None, &mut ctx);
         if let Some(connection) = found.connection {
             self.cm.qp_failed(connection);
         }

@@ -19,7 +19,7 @@ use verbs::{
 
 /// The provider's state that a queue pair works on.
 #[derive(Debug)]
-pub struct Env<'a> {
+pub struct Ctx<'a> {
     pub memory: &'a mut Memory,
     pub cqs: &'a mut CompletionQueues,
     pub counters: &'a mut Counters,
@@ -52,19 +52,19 @@ impl Identity {
     /// Adds a completion to the send completion queue; counts it if it is lost. `awaited` is false if the user does not
     /// wait for it ([`SendRequest::ack_lazily`](verbs::SendRequest::ack_lazily)).
     #[inline(never)]
-    pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status, awaited: bool) {
+    pub fn complete_send(&self, ctx: &mut Ctx<'_>, id: u64, status: Status, awaited: bool) {
         let operation = CompletedOperation::Send;
         let completion = Completion { id, qp: self.id, status, operation, datagram_from: None };
-        if !env.cqs.push(self.send_cq, completion, awaited) {
-            env.counters.completions_lost += 1;
+        if !ctx.cqs.push(self.send_cq, completion, awaited) {
+            ctx.counters.completions_lost += 1;
         }
     }
 
     /// Adds a completion to the receive completion queue; counts it if it is lost.
-    #[inline(always)]
-    pub fn complete_receive(&self, env: &mut Env<'_>, completion: Completion) {
-        if !env.cqs.push(self.recv_cq, completion, true) {
-            env.counters.completions_lost += 1;
+    #[inline]
+    pub fn complete_receive(&self, ctx: &mut Ctx<'_>, completion: Completion) {
+        if !ctx.cqs.push(self.recv_cq, completion, true) {
+            ctx.counters.completions_lost += 1;
         }
     }
 }
@@ -172,15 +172,15 @@ impl Qp {
 
     /// To the error state: all work requests are flushed. `first` is the status of the oldest send request, if that
     /// caused the failure.
-    pub fn fail(&mut self, first: Option<Status>, env: &mut Env<'_>) {
+    pub fn fail(&mut self, first: Option<Status>, ctx: &mut Ctx<'_>) {
         if self.state == QpState::Error {
             return;
         }
         self.state = QpState::Error;
-        env.counters.qp_errors += 1;
-        self.requester.flush(first, &self.identity, env);
-        self.datagrams.flush(&self.identity, env);
-        receive_queue::flush(&mut self.receives, &self.identity, env);
+        ctx.counters.qp_errors += 1;
+        self.requester.flush(first, &self.identity, ctx);
+        self.datagrams.flush(&self.identity, ctx);
+        receive_queue::flush(&mut self.receives, &self.identity, ctx);
         self.responder.stop();
     }
 

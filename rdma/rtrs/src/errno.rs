@@ -43,6 +43,8 @@ errnos! {
     EMFILE = 24;
     /// Read-only file system.
     EROFS = 30;
+    /// Invalid exchange: a reservation excludes the request.
+    EBADE = 52;
     /// Operation not supported.
     EOPNOTSUPP = 95;
     /// Software caused connection abort.

@@ -1,6 +1,23 @@
 //! RTRS, the RDMA transport of Linux's block storage (drivers/infiniband/ulp/rtrs): sessions of several paths, paths of
 //! several reliable connections, requests written into chunks of the server's memory.
 //!
+//! ```text
+//!    WRITE with immediate ──► server ──► Execute (rnbd server) ──► volume
+//!                                │◄──────── respond ◄──────────────┘
+//!    empty WRITE with immediate ◄┘            (new key, result)
+//!
+//!    volume of another server ◄── client ◄── rnbd client ◄── mirror, export
+//! ```
+//!
+//! Invariants:
+//!
+//! * A response carries only bytes that a volume delivered for this request.
+//! * A request starts only with room for its response.
+//! * A session's memory is zero before its client can read it.
+//!
+//! Tests: `appliance/storage/src/tests` (hosts over memory, RoCE and NTRDMA), `tests/sim`, `tests/fuzz`, the suites
+//! `storage`, `paths`, `rnbd_faults`, `rtrs_hostile`, `remote`, `remote_faults`.
+//!
 //! [`wire`] has the message formats, [`server`] the side that owns the chunks, [`client`] the side that writes into
 //! them.
 //!
@@ -77,7 +94,7 @@
 //!
 //! # Client
 //!
-//! Data is sent from and received into the memory of the caller (`Provider::remap`).
+//! Data is sent from and received into the memory of the caller (`MemoryVerbs::remap`).
 //!
 //! * **Restarted servers.** A restarted server has lost data that it acknowledged and that was not flushed. Our server
 //!   reports a random number per boot in reserved bytes of CON_RSP (`incarnation`). A stock server forgets a session

@@ -8,14 +8,14 @@ use super::admission::Gate;
 pub use super::connections::{Carrier, Connected, ConnectionId, Connections, Event};
 use super::connections::{READY_BATCH, State};
 use super::engine::{Engine, Ready, Role};
+use crate::SmcDevice;
 use core::net::SocketAddr;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Interface;
 use net::tcp::{Limits, Listener};
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::Ctx;
 
 /// The listener of a port on one interface, and the connections that it accepted.
 #[derive(Debug)]
@@ -71,13 +71,13 @@ impl Acceptor {
 
     /// Changes limits and gate for future connections. Present connections stay, except handshakes of hosts that the
     /// new gate does not admit: these are aborted.
-    pub fn adjust<P: Provider + ?Sized>(
+    pub fn adjust<P: SmcDevice + ?Sized>(
         &mut self,
         (limits, extra): (Limits, u64),
         gate: Gate,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.connections.tcp.set_limits(interface, with_overflow(limits));
         self.connections.set_cost(cost(limits) + extra);
@@ -99,11 +99,11 @@ impl Acceptor {
 
     /// Accepts connections and handles TCP readiness, a bounded number per call. To be called while
     /// [`Interface::ready`] returns this acceptor's name, and at [`Acceptor::poll_timeout`].
-    pub fn poll<P: Provider + ?Sized>(
+    pub fn poll<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for _ in 0..ACCEPT_BATCH {
             let Some(stream) = self.connections.tcp.accept(interface, ctx.now) else { break };
@@ -136,6 +136,9 @@ impl Acceptor {
                     self.connections.tcp.abort(interface, stream, ctx.now);
                     continue;
                 };
+                if let Some(sizes) = self.connections.sizes {
+                    engine.set_buffer_sizes(socket, sizes);
+                }
                 State::Handshake(socket)
             } else {
                 State::Tcp
@@ -158,11 +161,11 @@ impl Acceptor {
     }
 
     /// When the listener is full, evicts stalled handshakes: the oldest ones of the host that has the most of them.
-    fn evict_stalled<P: Provider + ?Sized>(
+    fn evict_stalled<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if self.connections.len() < self.max_connections {
             self.next_eviction = None;
@@ -189,11 +192,11 @@ impl Acceptor {
 
     /// Stops listening, and aborts all connections. Handshakes past the point of no return ([`Engine::is_committed`])
     /// are finished first: poll until [`Connections::is_over`], then call [`Acceptor::stop`].
-    pub fn end<P: Provider + ?Sized>(
+    pub fn end<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.connections.tcp.stop_listening(interface);
         while let Some(stream) = self.connections.tcp.accept(interface, ctx.now) {
@@ -203,11 +206,11 @@ impl Acceptor {
     }
 
     /// Stops listening, and aborts all connections at once.
-    pub fn stop<P: Provider + ?Sized>(
+    pub fn stop<P: SmcDevice + ?Sized>(
         self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.connections.stop(interface, engine, ctx);
     }

@@ -4,14 +4,14 @@
 pub use super::connections::{Carrier, Connected, ConnectionId, Connections, Event};
 use super::connections::{READY_BATCH, State};
 use super::engine::{Engine, Role};
+use crate::SmcDevice;
 use core::net::SocketAddr;
 use core::ops::{Deref, DerefMut};
 use drivers::hal::Instant;
 use net::Interface;
 use net::connector::{Connector as TcpConnector, Limits, Progress};
 use net::tcp::Owner;
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::Ctx;
 
 /// Connections over one interface.
 #[derive(Debug)]
@@ -65,11 +65,11 @@ impl Connector {
 
     /// Handles TCP readiness, a bounded number of connections per call. To be called while [`Interface::ready`] returns
     /// this connector's name.
-    pub fn poll<P: Provider + ?Sized>(
+    pub fn poll<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for _ in 0..READY_BATCH {
             let Some(id) = self.connections.next_news(interface) else { break };
@@ -81,12 +81,12 @@ impl Connector {
     }
 
     /// Checks a connection that is being opened: TCP is still opening, open with or without SMC, or gone.
-    fn opened<P: Provider + ?Sized>(
+    fn opened<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(connection) = self.connections.get(id) else { return };
         let (ours, peer) = connection.ends;
@@ -96,6 +96,9 @@ impl Connector {
             Progress::Open { smc: true } => {
                 let (ends, owner) = ([ours.ip(), peer.ip()], self.connections.owner());
                 if let Some(socket) = engine.open(Role::Client, ends, owner, ctx) {
+                    if let Some(sizes) = self.connections.sizes {
+                        engine.set_buffer_sizes(socket, sizes);
+                    }
                     self.connections.set_state(id, State::Handshake(socket));
                 } else {
                     // The server waits for a Proposal that cannot be sent. A retry without SMC may succeed.
@@ -108,11 +111,11 @@ impl Connector {
     }
 
     /// Aborts all connections and handshakes.
-    pub fn stop<P: Provider + ?Sized>(
+    pub fn stop<P: SmcDevice + ?Sized>(
         self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.connections.stop(interface, engine, ctx);
     }

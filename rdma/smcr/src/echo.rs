@@ -3,13 +3,13 @@
 use super::acceptor::{Acceptor, Carrier, Connected, ConnectionId, Event};
 use super::admission::Gate;
 use super::engine::{Engine, Ready, SocketId};
+use crate::SmcDevice;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 use net::Interface;
 use net::hosts::Hosts;
 use net::tcp::{Closed, Limits, Owner};
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::Ctx;
 
 /// Port of the echo service.
 pub const ECHO_PORT: u16 = 7;
@@ -65,13 +65,13 @@ impl Echo {
     }
 
     /// Handles an event of the engine. Returns false if the socket is not one of this service.
-    pub fn handle_event<P: Provider + ?Sized>(
+    pub fn handle_event<P: SmcDevice + ?Sized>(
         &mut self,
         socket: SocketId,
         ready: Ready,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         if let Some(id) = self.front.ready(socket, ready) {
             self.serve_or_close(id, interface, engine, ctx);
@@ -90,21 +90,21 @@ impl Echo {
     }
 
     /// As [`Acceptor::poll`].
-    pub fn poll<P: Provider + ?Sized>(
+    pub fn poll<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.front.poll(interface, engine, ctx);
         self.serve_all(interface, engine, ctx);
     }
 
-    fn serve_all<P: Provider + ?Sized>(
+    fn serve_all<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         while let Some(event) = self.front.poll_event() {
             let id = match event {
@@ -125,12 +125,12 @@ impl Echo {
         }
     }
 
-    fn serve_or_close<P: Provider + ?Sized>(
+    fn serve_or_close<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if let Err(closed) = self.serve(id, interface, engine, ctx) {
             let place = self.clients.get_mut(id.place());
@@ -140,12 +140,12 @@ impl Echo {
     }
 
     /// Moves as many bytes as possible. Returns an error when the connection is to be closed.
-    fn serve<P: Provider + ?Sized>(
+    fn serve<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Closed> {
         let Echo { front, clients, piece, discard, .. } = self;
         let client = clients.get_mut(id.place()).and_then(Option::as_mut);

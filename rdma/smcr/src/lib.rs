@@ -1,6 +1,22 @@
 //! SMC-R: TCP sockets whose bytes travel by RDMA (RFC 7609; versions 2 and 2.1 as Linux 6.12 implements them in
 //! net/smc).
 //!
+//! ```text
+//!    TCP listener ──► acceptor ──┐                       ┌──► connections (bytes, events) ──► echo, rules
+//!                                ├──► engine ── CLC, LLC, CDC
+//!    TCP connector ◄─ connector ─┘        │
+//!                                         ▼
+//!                               verbs::Provider (links = queue pairs, receive buffers = regions)
+//! ```
+//!
+//! Invariants:
+//!
+//! * A receive buffer that was offered stays registered until the peer has closed, or its group ends.
+//! * A link group belongs to one TCP address; no other address joins it.
+//! * A reader never gets bytes that its peer did not write.
+//!
+//! Tests: `src/tests`, `tests/sim`, `tests/fuzz`, the suites `smc*`, `relay`, `messaging` (stock AF_SMC).
+//!
 //! [`wire`] has the messages. [`engine`] implements both roles over any verbs provider. [`acceptor`] joins a TCP
 //! listener and the engine, [`connector`] a TCP connector and the engine: their users see connections, not transports.
 //! [`echo`] is one user. The rules of the messaging gateway (`appliance/messaging`) are the other.
@@ -54,7 +70,7 @@
 //! regions of later requests a second time and fails silently (`rxe_requester`, `rxe_reg_fast_mr`). With two links the
 //! streams continue over the other one.
 //!
-//! The SMC option of SYN segments is added around smoltcp by [`net::smc_option`].
+//! The SMC option of SYN segments is added around smoltcp by `net` (`smoltcp_gaps/smc_option.rs`).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -69,6 +85,13 @@ pub mod echo;
 pub mod engine;
 mod tcp;
 pub mod wire;
+
+use verbs::{Provider, RegionsOnDemand};
+
+/// A provider that the engine can use.
+pub trait SmcDevice: Provider + RegionsOnDemand {}
+
+impl<T: Provider + RegionsOnDemand + ?Sized> SmcDevice for T {}
 
 #[cfg(test)]
 mod testing;

@@ -19,8 +19,7 @@ use roce::{Limits, PortConfig, Roce, TxBuffer};
 use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
-use verbs::EngineContext;
-use verbs::{PathMtu, Provider};
+use verbs::{Ctx, PathMtu, Provider};
 
 /// A neighbour table that resolves an address at the second request.
 #[derive(Debug, Default)]
@@ -146,16 +145,16 @@ impl Host {
         let mut roce = Cards::new(roce, kind, ip(n, 1));
         let mut arena = Arena::on_heap(24 << 20);
         let devices = (0..ports).map(|at| device(n, at)).collect();
-        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let engine = Engine::new(config, devices, &mut ctx).unwrap();
         let neighbours = TestNeighbours::default();
         let tx = (0..PORTS).map(|_| TxBuffer::new()).collect();
         Host { roce, tx, arena, engine, neighbours, rng, now, events: HashMap::new() }
     }
 
-    fn ctx(&mut self) -> (&mut Engine, EngineContext<'_, Cards>, &mut TestNeighbours) {
+    fn ctx(&mut self) -> (&mut Engine, Ctx<'_, Cards>, &mut TestNeighbours) {
         let Host { roce, arena, engine, neighbours, rng, now, .. } = self;
-        (engine, EngineContext { provider: roce, arena, now: *now, rng }, neighbours)
+        (engine, Ctx { provider: roce, arena, now: *now, rng }, neighbours)
     }
 }
 
@@ -317,7 +316,7 @@ impl World {
     pub fn with_engine<R>(
         &mut self,
         n: usize,
-        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Cards>, &mut TestNeighbours) -> R,
+        f: impl FnOnce(&mut Engine, &mut Ctx<'_, Cards>, &mut TestNeighbours) -> R,
     ) -> R {
         self.hosts[n].now = self.network.now;
         let (engine, mut ctx, neighbours) = self.hosts[n].ctx();

@@ -1,12 +1,19 @@
 //! The common parts of verbs providers: protection domains and keys with their one check ([`memory`]), memory on demand
-//! ([`pool`]), receive and completion queues, tables of objects, timers, scatter/gather lists, and listening ports.
+//! ([`pool`]), receive and completion queues, tables of objects, scatter/gather lists, and listening ports.
 //!
-//! # Timers
+//! ```text
+//!    roce   connectx   ntrdma   cm
+//!      └───────┴───┬──────┴──────┘
+//!                  ▼
+//!    memory (keys, the one check) · pool · completion · receive_queue · handle_table · listening
+//! ```
 //!
-//! Deadlines of queue pairs and connections are in heaps ([`timers`]). Nearly every packet postpones one, and few
-//! expire. So a heap entry keeps its old time and is checked against the object's deadline when that time comes:
-//! postponing costs a comparison. Before a halt the first entry is moved to its present place, so that a postponed
-//! timer does not end the halt.
+//! Invariants:
+//!
+//! * Only `memory`'s check turns a peer's key, address and length into a window.
+//! * An owner sees only bytes that were written since its memory was lent.
+//!
+//! Tests: `memory/tests.rs`, unit tests beside the parts, `tests/conformance`, mutants (`tests/mutants`).
 //!
 //! # Memory on demand
 //!
@@ -26,4 +33,3 @@ pub mod memory;
 pub mod pool;
 pub mod receive_queue;
 pub mod sges;
-pub mod timers;

@@ -4,7 +4,7 @@
 use super::{PathMtu, QpId, VerbsError};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
-use rand_core::RngCore;
+use rand_core::Rng;
 
 /// Handle of a connection (being made, established, or ending).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,6 +75,8 @@ impl RejectReason {
     pub const STALE_CONNECTION: RejectReason = RejectReason(10);
     /// Not our address.
     pub const INVALID_GID: RejectReason = RejectReason(12);
+    /// The peer's port does not support the path MTU.
+    pub const INVALID_MTU: RejectReason = RejectReason(26);
     /// Refused by the application; the private data has its reason.
     pub const CONSUMER: RejectReason = RejectReason(28);
 }
@@ -139,7 +141,7 @@ pub trait ConnectionManager {
         parameters: &ConnectionParameters,
         private_data: &[u8],
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ConnectionId, VerbsError>;
     /// Accepts a request with `qp` (in state Init, receives posted). The queue pair goes to ready-to-send at once, and
     /// the peer may send.

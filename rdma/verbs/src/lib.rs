@@ -1,10 +1,29 @@
 //! The narrow interface between protocols and providers: protection domains, memory regions, queue pairs, completion
 //! queues, work requests and completions, in the terms of the InfiniBand specification (vol. 1, ch. 10 and 11).
 //!
+//! ```text
+//!    rtrs      smcr      perf_responders            users: post, poll completions, own memory
+//!       └────────┼────────────┘
+//!         Provider and its memory traits
+//!       ┌────────┼────────────┐
+//!    roce     connectx     ntrdma                   providers: move bytes, check keys
+//! ```
+//!
+//! Invariants:
+//!
+//! * A remote address is a claim until the owner of the memory has checked it.
+//! * Every posted request completes, if only as flushed.
+//!
+//! Tests: `tests/conformance`: a case for each promise, run on every provider and on a provider that breaks one
+//! promise.
+//!
 //! Protocols are written once, above it. Providers implement it: RoCE in software, NTRDMA over an NTB, hardware NICs.
 //! Posting is asynchronous, completions are polled, and the owner's loop drives the provider. Local memory is named by
-//! [`Window`]s alone (all DMA memory is registered with a hardware provider once, at set-up). Remote memory is named by
-//! a [`RemoteAddress`], which is a claim until the owner of the memory has checked it.
+//! [`Window`](drivers::hal::Window)s alone (all DMA memory is registered with a hardware provider once, at set-up).
+//! Remote memory is named by a [`RemoteAddress`], which is a claim until the owner of the memory has checked it.
+//!
+//! [`Provider`] is what every device does. Some devices also have memory on demand ([`ChunksOnDemand`],
+//! [`RegionsOnDemand`]) or lend memory ([`Lending`]).
 //!
 //! # Verbs with a default
 //!
@@ -35,21 +54,22 @@
 extern crate alloc;
 
 mod cm;
-mod context;
+mod ctx;
 mod keys;
 mod memory;
+mod on_demand;
 mod queue;
 
 pub use cm::*;
-pub use context::EngineContext;
+pub use ctx::Ctx;
 pub use keys::{KeyChange, KeyRequest};
 pub use memory::*;
+pub use on_demand::*;
 pub use queue::*;
 
 use core::fmt;
-use core::net::IpAddr;
-use drivers::hal::{Instant, Window};
-use rand_core::RngCore;
+use drivers::hal::Instant;
+use rand_core::Rng;
 
 /// Capabilities of a provider. Limits are per object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,139 +157,12 @@ pub fn post_both<P: Provider + ?Sized>(
 
 /// A verbs provider. One loop owns it; no call blocks. Objects are made and destroyed at set-up and connection time
 /// (this may allocate); posting and polling never allocate.
-pub trait Provider {
+pub trait Provider: MemoryVerbs {
     /// Its capabilities.
     fn attributes(&self) -> DeviceAttributes;
-
-    /// Makes a protection domain.
-    fn alloc_pd(&mut self) -> Result<PdId, VerbsError>;
-    /// Destroys a protection domain. `Busy` while regions or queue pairs use it. Objects already released count until
-    /// the hardware confirms their end: their memory must not be reused before.
-    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
-
-    /// For a provider of several devices: the protection domain of the device with the local address `local` that
-    /// corresponds to `pd`. Objects made in the returned domain belong to that device.
-    fn pd_on(&self, pd: PdId, _local: IpAddr) -> PdId {
-        pd
-    }
-
-    /// Registers `memory` for remote access under a fresh unpredictable key. Remote addresses of its bytes start at the
-    /// region's `address`.
-    fn register(
-        &mut self,
-        pd: PdId,
-        memory: Window,
-        access: Access,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError>;
-    /// Registers `length` bytes for RDMA WRITE without memory. The pool provides the memory when a peer begins to
-    /// write; while the pool is empty, the peer gets an RNR NAK. `Invalid` if the provider does not support this.
-    fn register_on_demand(
-        &mut self,
-        _pd: PdId,
-        _length: usize,
-        _rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        Err(VerbsError::Invalid)
-    }
-    /// Adds memory to the pool of on-demand regions. It must be zeroed and at least as long as the longest of them.
-    fn add_to_odp_pool(&mut self, _memory: Window) {}
-    /// Number of regions that the pool can still provide with memory.
-    fn odp_pool(&self) -> usize {
-        0
-    }
-    /// The memory of an on-demand region, if it has any, and the total number of bytes that peers have written to it.
-    fn on_demand_memory(&self, _region: MrId) -> Option<(Window, u64)> {
+    /// Its memory to lend, if it has any.
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
         None
-    }
-    /// Detaches the memory of an on-demand region, until a peer writes again. The written bytes are lost.
-    fn take_on_demand_memory(&mut self, _region: MrId) -> Option<Window> {
-        None
-    }
-    /// Revokes the region's present key at once and gives it a fresh unpredictable one. Cheap enough for each I/O.
-    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError>;
-    /// Maps the region to other memory under a fresh unpredictable key and revokes the old key (fast registration).
-    /// Cheap enough for each I/O.
-    fn remap(
-        &mut self,
-        region: MrId,
-        memory: Window,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError>;
-    /// Revokes the region's key; no peer reaches the region until `rotate_key` or `remap`. Hardware may take a moment;
-    /// [`Provider::dealloc_pd`] returns `Busy` until it is done.
-    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError>;
-    /// As [`Provider::revoke_key`], for callers that wait until the revocation is in effect.
-    fn revoke_key_by(
-        &mut self,
-        region: MrId,
-        _request: KeyRequest,
-    ) -> Result<KeyChange<()>, VerbsError> {
-        self.revoke_key(region).map(KeyChange::Done)
-    }
-    /// Lends `length` bytes of the memory that the device with the local address `local` exposes to its peer. The peer
-    /// reads and writes it at any time, whatever keys grant: WRITEs to a region in it go straight there. None if the
-    /// device exposes no memory, or has not so many bytes left.
-    fn lend(&mut self, _local: IpAddr, _length: usize) -> Option<Window> {
-        None
-    }
-    /// Takes back memory that [`Provider::lend`] returned, as a whole; false if it was not lent.
-    fn take_back(&mut self, _memory: Window) -> bool {
-        false
-    }
-    /// Ends a registration: no peer reaches the memory from now on, so its owner may reuse it.
-    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;
-
-    /// Registers `count` chunks of `size` bytes for RDMA WRITE, each under a fresh key: in `memory` (at least as many
-    /// bytes), or without memory, on demand. `rotate_chunk_key` and `chunk_key` work on single chunks; `revoke_key`
-    /// revokes all their keys.
-    fn register_chunks(
-        &mut self,
-        pd: PdId,
-        count: u16,
-        size: u32,
-        memory: Option<Window>,
-        rng: &mut dyn RngCore,
-    ) -> Result<ChunkedRegion, VerbsError>;
-    /// The key of a chunk.
-    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError>;
-    /// Revokes the key of a chunk and gives it a fresh one, at once or by `request`. Once that is in effect the peer
-    /// cannot change the chunk.
-    fn rotate_chunk_key(
-        &mut self,
-        region: MrId,
-        chunk: u16,
-        request: KeyRequest,
-        rng: &mut dyn RngCore,
-    ) -> Result<KeyChange<u32>, VerbsError>;
-
-    /// Gives the provider memory for chunks on demand, permanently. Such a chunk has memory from the first packet of a
-    /// peer's WRITE until its owner releases it. While no memory is free, peers' WRITEs get RNR NAKs; one block of
-    /// `largest` bytes stays reserved for `back_chunk`. `Invalid` if the provider does not support this, or has memory
-    /// already.
-    fn give_memory(&mut self, _memory: Window, _largest: usize) -> Result<(), VerbsError> {
-        Err(VerbsError::Invalid)
-    }
-    /// Use of that memory; None if there is none.
-    fn on_demand(&self) -> Option<OnDemandStatus> {
-        None
-    }
-    /// Takes the bytes that a peer wrote into a chunk on demand: their offset in the chunk, and their memory. Peers
-    /// cannot write to the chunk until it is released. None if the chunk is empty.
-    fn take_chunk(&mut self, _region: MrId, _chunk: u16) -> Option<(usize, Window)> {
-        None
-    }
-    /// Extends the memory of a taken chunk down to offset 0; its contents stay. Returns all of it, or None if no memory
-    /// is free.
-    fn back_chunk(&mut self, _region: MrId, _chunk: u16) -> Option<Window> {
-        None
-    }
-    /// Releases the memory of a taken chunk.
-    fn release_chunk(&mut self, _region: MrId, _chunk: u16) {}
-    /// Increments the age of each chunk on demand that a peer wrote and the owner has not taken. Returns the highest
-    /// age in the region: the number of calls since the WRITE that has waited longest began; 0 if none waits.
-    fn age_chunks(&mut self, _region: MrId) -> u8 {
-        0
     }
 
     /// Makes a completion queue for up to `depth` completions.
@@ -287,7 +180,7 @@ pub trait Provider {
     fn next_watched(&mut self) -> Option<u32>;
 
     /// Makes a queue pair in the state Init.
-    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError>;
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError>;
     /// The queue pair's number on the wire, 24 bits.
     fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError>;
     /// State that the queue pair has reached. Hardware completes a requested transition later, in the order of the

@@ -22,12 +22,20 @@ pub fn bench() -> Result<()> {
     setup::install(&[Purpose::Count, Purpose::Run, Purpose::Guest])?;
     let program = Program::build("bench-metal")?;
     let mut report = Report::new("metal", None);
-    let read = program.instructions_within("nvme-read4k", "bench_metal*turn", MODEL)?;
-    report.add("nvme_read4k_instructions", read);
-    let packet = program.instructions_within("igb-packet", "bench_metal*packets", MODEL)?;
-    report.add("igb_packet_instructions", packet);
-    let packet = program.instructions_within("enic-packet", "bench_metal*packets", MODEL)?;
-    report.add("enic_packet_instructions", packet);
+    for (scenario, key) in [
+        ("nvme-read4k", "nvme_read4k_instructions"),
+        ("ahci-read4k", "ahci_read4k_instructions"),
+        ("pvscsi-read4k", "pvscsi_read4k_instructions"),
+    ] {
+        report.add(key, program.instructions_within(scenario, "bench_metal*turn", MODEL)?);
+    }
+    for (scenario, key) in [
+        ("igb-packet", "igb_packet_instructions"),
+        ("e1000-packet", "e1000_packet_instructions"),
+        ("enic-packet", "enic_packet_instructions"),
+    ] {
+        report.add(key, program.instructions_within(scenario, "bench_metal*packets", MODEL)?);
+    }
     let plugin = Plugin::compile()?;
     report.add("boot_instructions_metal", boot_instructions_metal(&plugin)?);
     let (disk, memory) = read4k(&plugin)?;

@@ -47,14 +47,19 @@ pub fn keeps_configuration(path: &Path) -> Disk {
     Disk::new(path).serial("isthmus-config")
 }
 
-/// Whether the machines have no virtio devices (`ISTHMUS_DISK=nvme`). Then a case about a virtio device is skipped, and
+/// Whether the machines have no virtio disks (`ISTHMUS_DISK=nvme`). Then a case about a virtio device is skipped, and
 /// recorded with what it is about.
 pub fn without_virtio(case: &str, about: &str) -> Result<bool> {
-    let without = disks_are_nvme();
+    let without = !disks_are_virtio();
     if without {
         skip("without virtio", &format!("{case}: {about}"))?;
     }
     Ok(without)
+}
+
+/// Whether disks of machines are virtio disks.
+pub fn disks_are_virtio() -> bool {
+    std::env::var("ISTHMUS_DISK").map_or(true, |disk| disk == "virtio")
 }
 
 /// Whether disks of machines are NVMe drives.

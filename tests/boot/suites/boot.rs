@@ -231,12 +231,45 @@ fn restart_follows_a_failed_or_endless_panic_cleanup() -> Result<()> {
     Ok(())
 }
 
+/// One line names what the processor lacks, whatever stage finds it.
+#[test]
+fn processors_that_are_too_old_are_refused_with_one_line() -> Result<()> {
+    for (cpu, lack) in [
+        ("qemu32", "no 64-bit mode"),
+        ("qemu64,-nx", "no 64-bit mode with NX"),
+        ("phenom", "no leaf 7"),
+        ("Opteron_G3", "no leaf 7"),
+    ] {
+        let mut vm = spec()?.cpu(cpu).start()?;
+        vm.wait_for("isthmus: cannot boot: the processor is too old: ")?;
+        vm.wait_for(lack)?;
+        ensure!(vm.wait_exit()? == REFUSED, "{cpu}: QEMU's status is not that of a refusal");
+        let lines = vm.serial.tail().matches("isthmus:").count();
+        ensure!(lines == 1, "{cpu}: {lines} lines");
+    }
+    Ok(())
+}
+
 #[test]
 fn boot_is_refused_without_entropy() -> Result<()> {
     let mut vm = spec()?.cpu("qemu64,-rdrand,-rdseed").start()?;
     vm.wait_for("entropy")?;
     let status = vm.wait_exit()?;
     ensure!(status != OK, "QEMU's status is that of success");
+    Ok(())
+}
+
+/// What the kernel would panic for is refused before it starts, by one line: a CPU without CPUID leaf 7, and memory that
+/// does not suffice for its heap.
+#[test]
+fn machines_that_are_too_old_or_too_small_are_refused() -> Result<()> {
+    let machines =
+        [(spec()?.cpu("phenom"), "this CPU is too old"), (spec()?.memory(24), "at least 27 MiB")];
+    for (machine, says) in machines {
+        let mut vm = machine.start()?;
+        vm.wait_for(says)?;
+        ensure!(vm.wait_exit()? != OK, "QEMU's status is that of success");
+    }
     Ok(())
 }
 
@@ -268,6 +301,9 @@ fn image_boots_under_kvm_if_available() -> Result<()> {
     boot(spec()?.accelerator(Accelerator::Kvm).cpu("host"))?;
     Ok(())
 }
+
+/// QEMU's status after a refusal by the boot stub: the guest writes 0x12 to isa-debug-exit.
+const REFUSED: i32 = 0x12 << 1 | 1;
 
 /// QEMU's status after an orderly end: the guest writes 0x10 to isa-debug-exit.
 const OK: i32 = 0x10 << 1 | 1;

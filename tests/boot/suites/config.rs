@@ -237,7 +237,7 @@ fn mistakes_are_reported_in_status() -> Result<()> {
 }
 
 /// Boots with an interface that is reachable for HTTP, and waits for its address.
-fn with_http(spec: Spec) -> Result<(Vm, std::net::SocketAddr)> {
+pub(super) fn with_http(spec: Spec) -> Result<(Vm, std::net::SocketAddr)> {
     let port = launch::qemu::free_port()?;
     let mut vm = boot(spec.nic(Nic::User { forwards: vec![("tcp", port, 80)] }))?;
     for _ in 0..600 {

@@ -198,7 +198,7 @@ fn the_recipe_is_defined_started_and_starts_with_the_host() -> Result<()> {
     host.libvirtd()?;
     host.wait_for_state("running")?;
     host.console()?.run("show version", "hostname        saved")?;
-    // `destroy`, because the appliance ignores the ACPI power button.
+    // Nothing has to be saved.
     host.sh("virsh destroy isthmus && virsh undefine isthmus")?;
     Ok(())
 }

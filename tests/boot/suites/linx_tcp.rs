@@ -160,15 +160,39 @@ fn peer_finds_the_echo_and_receives_every_signal_repeatedly() -> Result<()> {
 #[test]
 fn only_the_configured_peer_is_accepted() -> Result<()> {
     let (mut vm, port) = start("")?;
-    vm.run("set linx.0.address 10.0.2.99")?;
-    // Changes of a link apply at the next boot, so the peer is still accepted.
-    let (succeeded, said) = peer(port, "echo", 3)?;
-    ensure!(succeeded, "{said}");
-    drop(vm);
-    let (mut vm, port) = start("isthmus.linx.0.address=10.0.2.99")?;
+    vm.run("set linx.0.address 10.0.2.99")?.contains("in force now")?;
     let (succeeded, said) = peer(port, "echo", 1)?;
     ensure!(!succeeded, "{said}");
     vm.run("show refused")?.contains("10.0.2.2")?.contains("no [[linx]] has this host")?;
+    vm.run("set linx.0.address 10.0.2.2")?.contains("in force now")?;
+    let (succeeded, said) = peer(port, "echo", 3)?;
+    ensure!(succeeded, "{said}");
+    Ok(())
+}
+
+#[test]
+fn links_are_added_and_removed_while_the_image_runs() -> Result<()> {
+    let (mut vm, port) = start("")?;
+    vm.run("unset linx.0")?.lacks("error")?;
+    ensure!(vm.run("show linx --json")?.json()? == serde_json::json!([]), "the link is there");
+    let (succeeded, said) = peer(port, "echo", 1)?;
+    ensure!(!succeeded, "{said}");
+    for setting in [
+        "name again",
+        "transport tcp",
+        "services echo",
+        "attributes rack:3",
+        "peer_port 9",
+        "address 10.0.2.2",
+    ] {
+        vm.run(&format!("set linx.0.{setting}"))?.lacks("error:")?;
+    }
+    let (succeeded, said) = peer(port, "echo", 20)?;
+    ensure!(succeeded, "{said}");
+    let shown = vm.run("show linx again --json")?.json()?;
+    ensure!(shown["attributes"] == "rack:3" && shown["rlnh"]["received"] == 20, "{shown:#}");
+    vm.run("show linx nobody")?.contains("there is no link")?;
+    vm.run("show log")?.contains("linx far: removed")?.contains("linx again: up")?;
     Ok(())
 }
 

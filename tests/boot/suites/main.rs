@@ -1,22 +1,30 @@
 //! The image in QEMU, with the peers of its wires in the test process: a module for each suite, in one program.
 //! `./isthmus test SUITE` runs the cases of one module.
 
+mod ahci;
 mod boot;
 mod config;
 mod console;
 mod consoles;
 mod cores;
 mod disk;
+mod drives;
 mod families;
 mod libvirt;
+mod lifecycle;
 mod linx_tcp;
+mod names;
+mod nbd_image;
 mod net;
 mod netboot;
 mod nics;
 mod ntb;
 mod nvme;
 mod platform;
+mod processors;
+mod pvscsi;
 mod save;
+mod schemathesis;
 mod tls;
 mod uhyve;
 mod upgrade;

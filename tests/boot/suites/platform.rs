@@ -258,3 +258,19 @@ fn acpi_switches_the_machine_off_and_on_again() -> Result<()> {
     }
     Ok(())
 }
+
+/// The power button (`virsh shutdown`, `qm shutdown`) is an orderly power-off, also while the loop is at rest.
+#[test]
+fn power_button_is_an_orderly_poweroff() -> Result<()> {
+    for machine in [Machine::Pc, Machine::Q35] {
+        // `reboots` removes isa-debug-exit.
+        let mut vm = boot(spec()?.machine(machine).reboots())?;
+        vm.run("show version")?;
+        vm.qmp.execute("system_powerdown", json!({}))?;
+        vm.wait_for("power button: poweroff")?;
+        let event = vm.qmp.wait_event("SHUTDOWN", Duration::from_secs(30))?;
+        ensure!(event["data"]["reason"] == "guest-shutdown", "{event}");
+        ensure!(vm.wait_exit()? == 0, "QEMU's status is not 0");
+    }
+    Ok(())
+}

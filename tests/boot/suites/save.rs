@@ -42,6 +42,54 @@ fn a_power_cut_leaves_the_old_or_the_new_document() -> Result<()> {
     Ok(())
 }
 
+/// Cuts fall during commits that the next boot tries, during rollbacks with `save`, and during their boots. Every boot
+/// has one whole document: a saved one, or once the trial.
+#[test]
+fn a_power_cut_during_trials_and_rollbacks_leaves_one_whole_document() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), config_disk(Some("[system]\nhostname = \"h0\"\n"))?)?;
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
+    let mut random = seed;
+    let mut saved = vec![String::from("h0")];
+    let (mut trial, mut tried) = (String::new(), 0);
+    for round in 1..=CUTS {
+        let mut vm = boot(spec()?.disk(keeps_configuration(disk.path())).reboots())?;
+        let found = vm.run("show version --json")?.json()?;
+        let found = found["hostname"].as_str().context("a hostname")?.to_string();
+        let is_trial = found == trial;
+        ensure!(
+            is_trial || saved.contains(&found),
+            "round {round}, seed {seed}: {found:?} is neither {trial:?} nor of {saved:?}"
+        );
+        vm.run("show config")?.lacks("# Closed")?;
+        tried += u32::from(is_trial);
+        if !is_trial {
+            saved = vec![found];
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        trial.clear();
+        let new = format!("h{round}");
+        if is_trial {
+            // The next boot must have the saved document.
+            vm.kill();
+            continue;
+        }
+        vm.run(&format!("configure set system.hostname {new}"))?.lacks("error")?;
+        if round % 2 == 0 {
+            trial = new;
+            vm.serial.send(b"commit confirmed 10 reboot\r")?;
+        } else {
+            vm.run("commit")?.lacks("error")?;
+            saved.push(new);
+            vm.serial.send(b"save\r")?;
+        }
+        std::thread::sleep(Duration::from_micros(random >> 33 & 0x7fff));
+        vm.kill();
+    }
+    println!("seed {seed}: {tried} trials started");
+    Ok(())
+}
+
 #[test]
 fn saved_settings_survive_a_reboot() -> Result<()> {
     let disk = tempfile::NamedTempFile::new()?;

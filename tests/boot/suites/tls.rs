@@ -313,3 +313,36 @@ fn a_pair_with_its_chain_is_set_on_the_console() -> Result<()> {
     ensure!(metrics.contains("isthmus_tls_certificate_not_after_seconds "), "{metrics}");
     Ok(())
 }
+
+#[test]
+fn certificate_of_a_client_is_that_of_a_user() -> Result<()> {
+    let (own, other) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let (certificate, key) = make_pair(own.path())?;
+    let (foreign, foreign_key) = make_pair(other.path())?;
+    let print = ["x509", "-in", &certificate, "-noout", "-fingerprint", "-sha256"];
+    let (good, said) = run("openssl", &print)?;
+    let fingerprint = said.trim().rsplit('=').next().unwrap_or_default();
+    ensure!(good && fingerprint.len() == 95, "{said}");
+    let user =
+        format!("[[user]]\nname = \"ci\"\nrole = \"admin\"\ncertificate = \"{fingerprint}\"\n");
+    let mut server = start(spec()?.config(&format!("{user}{TLS}")))?;
+    let with = |certificate, key| ["--insecure", "--cert", certificate, "--key", key];
+    for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
+        let own = [&with(&certificate, &key)[..], version].concat();
+        let (good, said) = server.curl(&own, "/api/v1/config/running")?;
+        ensure!(good && said.contains("ram0"), "{version:?}: {said}");
+        let foreign = [&with(&foreign, &foreign_key)[..], version].concat();
+        let (_, said) = server.curl(&foreign, "/api/v1/config/running")?;
+        ensure!(said.contains("is that of no [[user]]"), "{version:?}: {said}");
+        let none = [&["--insecure"][..], version].concat();
+        let (_, said) = server.curl(&none, "/api/v1/config/running")?;
+        ensure!(said.contains("401") && said.contains("certificate"), "{version:?}: {said}");
+    }
+    let command = ["--data", "{\"command\":\"set system.hostname certified\"}"];
+    let own = with(&certificate, &key);
+    let (good, said) = server.curl(&[&own[..], &command].concat(), "/api/v1/commands")?;
+    ensure!(good && said.contains("\"error\":null"), "{said}");
+    server.vm.run("show audit")?.contains("http ci by certificate from")?;
+    server.vm.run("show refused")?.contains("wrong_certificate")?;
+    Ok(())
+}

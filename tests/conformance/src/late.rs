@@ -14,8 +14,7 @@ use crate::overlay::{Over, Overlay};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng;
 use roce::Roce;
 use roce::testing::OverRoce;
 use std::collections::{BTreeMap, VecDeque};
@@ -158,7 +157,7 @@ struct Cq {
 pub struct Late<P> {
     inner: P,
     now: Instant,
-    rng: Rng,
+    rng: netsim::Rng,
     qps: BTreeMap<QpId, Qp>,
     cqs: BTreeMap<CqId, Cq>,
     regions: BTreeMap<MrId, PdId>,
@@ -175,7 +174,7 @@ impl<P: RdmaDevice> Late<P> {
         Over(Late {
             inner,
             now: Instant::ZERO,
-            rng: Rng::new(5),
+            rng: netsim::Rng::new(5),
             qps: BTreeMap::new(),
             cqs: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -413,7 +412,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         pd: PdId,
         memory: Window,
         access: Access,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         let region = self.inner.register(pd, memory, access, rng)?;
         self.regions.insert(region.id, pd);
@@ -426,14 +425,14 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         count: u16,
         size: u32,
         memory: Option<Window>,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ChunkedRegion, VerbsError> {
         let region = self.inner.register_chunks(pd, count, size, memory, rng)?;
         self.regions.insert(region.id, pd);
         Ok(region)
     }
 
-    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         self.settle(region)?;
         self.inner.rotate_key(region, rng)
     }
@@ -442,7 +441,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         &mut self,
         region: MrId,
         memory: Window,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         self.settle(region)?;
         self.inner.remap(region, memory, rng)
@@ -468,7 +467,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         region: MrId,
         chunk: u16,
         request: KeyRequest,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<KeyChange<u32>, VerbsError> {
         self.inner.chunk_key(region, chunk)?;
         if !request.signaled {
@@ -530,7 +529,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         Some(number)
     }
 
-    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError> {
         if !self.cqs.contains_key(&init.send_cq) || !self.cqs.contains_key(&init.recv_cq) {
             return Err(VerbsError::NoSuchObject);
         }
@@ -695,7 +694,7 @@ impl<P: RdmaDevice> Overlay for Late<P> {
         parameters: &ConnectionParameters,
         private_data: &[u8],
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ConnectionId, VerbsError> {
         if self.qp(qp)?.requested != QpState::Init {
             return Err(VerbsError::WrongState);

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::{Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::*;
 
 /// A wrapper around a provider: verbs that it does not implement itself are the inner provider's. [`Over`] makes it an
@@ -44,10 +44,26 @@ macro_rules! overlay {
 }
 
 overlay! {
+    MemoryVerbs:
+        reads {
+            fn pd_on(pd: PdId, local: IpAddr) -> PdId;
+        }
+        does {
+            fn alloc_pd() -> Result<PdId, VerbsError>;
+            fn dealloc_pd(pd: PdId) -> Result<(), VerbsError>;
+            fn register(pd: PdId, memory: Window, access: Access, rng: &mut dyn Rng) -> Result<Region, VerbsError>;
+            fn rotate_key(region: MrId, rng: &mut dyn Rng) -> Result<u32, VerbsError>;
+            fn remap(region: MrId, memory: Window, rng: &mut dyn Rng) -> Result<Region, VerbsError>;
+            fn revoke_key(region: MrId) -> Result<(), VerbsError>;
+            fn revoke_key_by(region: MrId, request: KeyRequest) -> Result<KeyChange<()>, VerbsError>;
+            fn deregister(region: MrId) -> Result<(), VerbsError>;
+            fn register_chunks(pd: PdId, count: u16, size: u32, memory: Option<Window>, rng: &mut dyn Rng) -> Result<ChunkedRegion, VerbsError>;
+            fn chunk_key(region: MrId, chunk: u16) -> Result<u32, VerbsError>;
+            fn rotate_chunk_key(region: MrId, chunk: u16, request: KeyRequest, rng: &mut dyn Rng) -> Result<KeyChange<u32>, VerbsError>;
+        }
     Provider:
         reads {
             fn attributes() -> DeviceAttributes;
-            fn pd_on(pd: PdId, local: IpAddr) -> PdId;
             fn qp_number(qp: QpId) -> Result<u32, VerbsError>;
             fn qp_state(qp: QpId) -> Result<QpState, VerbsError>;
             fn failed_by_itself(qp: QpId) -> bool;
@@ -55,28 +71,14 @@ overlay! {
             fn under_way() -> UnderWay;
             fn is_done(under_way: &mut UnderWay) -> bool;
             fn poll_timeout() -> Option<Instant>;
-            fn odp_pool() -> usize;
-            fn on_demand_memory(region: MrId) -> Option<(Window, u64)>;
-            fn on_demand() -> Option<OnDemandStatus>;
         }
         does {
-            fn alloc_pd() -> Result<PdId, VerbsError>;
-            fn dealloc_pd(pd: PdId) -> Result<(), VerbsError>;
-            fn register(pd: PdId, memory: Window, access: Access, rng: &mut dyn RngCore) -> Result<Region, VerbsError>;
-            fn rotate_key(region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError>;
-            fn remap(region: MrId, memory: Window, rng: &mut dyn RngCore) -> Result<Region, VerbsError>;
-            fn revoke_key(region: MrId) -> Result<(), VerbsError>;
-            fn revoke_key_by(region: MrId, request: KeyRequest) -> Result<KeyChange<()>, VerbsError>;
-            fn deregister(region: MrId) -> Result<(), VerbsError>;
-            fn register_chunks(pd: PdId, count: u16, size: u32, memory: Option<Window>, rng: &mut dyn RngCore) -> Result<ChunkedRegion, VerbsError>;
-            fn chunk_key(region: MrId, chunk: u16) -> Result<u32, VerbsError>;
-            fn rotate_chunk_key(region: MrId, chunk: u16, request: KeyRequest, rng: &mut dyn RngCore) -> Result<KeyChange<u32>, VerbsError>;
             fn create_cq(depth: u32) -> Result<CqId, VerbsError>;
             fn destroy_cq(cq: CqId) -> Result<(), VerbsError>;
             fn poll_cq(cq: CqId) -> Option<Completion>;
             fn watch_cq(cq: CqId, number: u32) -> ();
             fn next_watched() -> Option<u32>;
-            fn create_qp(init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError>;
+            fn create_qp(init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError>;
             fn ready_to_receive(qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError>;
             fn ready_to_send(qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError>;
             fn fail_qp(qp: QpId) -> Result<(), VerbsError>;
@@ -90,14 +92,6 @@ overlay! {
             fn writes_precede_send(qp: QpId) -> ();
             fn poll_event() -> Option<AsyncEvent>;
             fn handle_timeout(now: Instant) -> ();
-            fn register_on_demand(pd: PdId, length: usize, rng: &mut dyn RngCore) -> Result<Region, VerbsError>;
-            fn add_to_odp_pool(memory: Window) -> ();
-            fn take_on_demand_memory(region: MrId) -> Option<Window>;
-            fn give_memory(memory: Window, largest: usize) -> Result<(), VerbsError>;
-            fn take_chunk(region: MrId, chunk: u16) -> Option<(usize, Window)>;
-            fn back_chunk(region: MrId, chunk: u16) -> Option<Window>;
-            fn release_chunk(region: MrId, chunk: u16) -> ();
-            fn age_chunks(region: MrId) -> u8;
         }
     ConnectionManager:
         reads {
@@ -106,7 +100,7 @@ overlay! {
         does {
             fn listen(port: u16) -> Result<(), VerbsError>;
             fn unlisten(port: u16) -> ();
-            fn connect(qp: QpId, from: IpAddr, to: SocketAddr, parameters: &ConnectionParameters, private_data: &[u8], now: Instant, rng: &mut dyn RngCore) -> Result<ConnectionId, VerbsError>;
+            fn connect(qp: QpId, from: IpAddr, to: SocketAddr, parameters: &ConnectionParameters, private_data: &[u8], now: Instant, rng: &mut dyn Rng) -> Result<ConnectionId, VerbsError>;
             fn accept(connection: ConnectionId, qp: QpId, parameters: &ConnectionParameters, private_data: &[u8], now: Instant) -> Result<(), VerbsError>;
             fn reject(connection: ConnectionId, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError>;
             fn disconnect(connection: ConnectionId, now: Instant) -> Result<(), VerbsError>;

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use verbs::*;
 
 /// Time limit of a wait. (A request without an answer is given up after 16 times 4.3 s.)

@@ -3,8 +3,7 @@
 use crate::overlay::{Over, Overlay};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::{Instant, Window};
-use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng;
 use roce::Roce;
 use roce::testing::OverRoce;
 use std::collections::{BTreeSet, VecDeque};
@@ -165,7 +164,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         pd: PdId,
         memory: Window,
         access: Access,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         let all = self.is(Fault::GrantsEverything);
         let access = if all { Access::all() } else { access };
@@ -176,10 +175,10 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         Ok(region)
     }
 
-    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         match self.fault {
             Fault::ReturnsNewKeysOnly => Ok(rng.next_u32()),
-            Fault::DrawsKeysAnew => self.inner.rotate_key(region, &mut Rng::new(1)),
+            Fault::DrawsKeysAnew => self.inner.rotate_key(region, &mut netsim::Rng::new(1)),
             _ => self.inner.rotate_key(region, rng),
         }
     }
@@ -188,7 +187,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         &mut self,
         region: MrId,
         memory: Window,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         if self.is(Fault::RemapsNothing) {
             let rkey = self.inner.rotate_key(region, rng)?;
@@ -226,7 +225,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         region: MrId,
         chunk: u16,
         request: KeyRequest,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<KeyChange<u32>, VerbsError> {
         if self.is(Fault::KeepsChunkKeys) {
             return self.inner.chunk_key(region, chunk).map(KeyChange::Done);
@@ -282,7 +281,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         if self.is(Fault::NeverReportsWatchedQueues) { None } else { self.inner.next_watched() }
     }
 
-    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn Rng) -> Result<QpId, VerbsError> {
         let mut init = *init;
         match self.fault {
             Fault::HasNoLimits => {
@@ -484,7 +483,7 @@ impl<P: RdmaDevice> Overlay for Wrong<P> {
         parameters: &ConnectionParameters,
         private_data: &[u8],
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<ConnectionId, VerbsError> {
         let mut to = to;
         let mut data = private_data;

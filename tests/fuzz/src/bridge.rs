@@ -11,9 +11,9 @@ use ntrdma::{Config, Layout, Ntrdma};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use verbs::{
-    Access, AddressVector, CqId, GidType, PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType,
-    ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation, SendRequest,
-    SendWith,
+    Access, AddressVector, CqId, GidType, MemoryVerbs, PathMtu, Payload, PdId, Provider, QpId,
+    QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation,
+    SendRequest, SendWith,
 };
 
 const LAYOUT: Layout = Layout { qps: 2, ring: 4, staging: 4096, landing: 4096 };

@@ -1,7 +1,7 @@
 //! Keystrokes of an operator or of a noisy line.
 
 use appliance::config::{Document, Problem};
-use appliance::console::{Console, Managed, Progress, System, Topic};
+use appliance::console::{Console, Managed, ObjectVerb, Progress, System, Topic};
 use appliance::log_ring::LogRing;
 use appliance::report::Value;
 use core::net::IpAddr;
@@ -70,11 +70,11 @@ impl System for Appliance {
     fn has_unsaved(&self) -> bool {
         self.pings % 2 == 1
     }
-    fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
+    fn write(&mut self, path: &str, value: &str) -> Result<Managed, String> {
         Err(format!("{path}: {value}"))
     }
-    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
-        Err(format!("{what} {order} {rest}"))
+    fn manage(&mut self, verb: ObjectVerb, rest: &str) -> Result<Managed, String> {
+        Err(format!("{verb:?} {rest}"))
     }
     fn reboot(&mut self) {
         self.off = true;

@@ -15,13 +15,18 @@ mod ip;
 mod leak;
 mod linx;
 mod mutate;
+mod names;
+mod nbd;
 mod net;
+mod nvme;
+mod nvme_auth;
 mod ob1;
 mod remote;
 mod rio_cm;
 mod smcr;
 mod storage;
 mod tls;
+mod tls_psk;
 mod usnic;
 mod wire;
 
@@ -50,17 +55,24 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mirror", run: disks::mirror, corpus: disks::mirror_corpus },
     Target { name: "remote", run: remote::run, corpus: remote::corpus },
     Target { name: "smcr", run: smcr::run, corpus: smcr::corpus },
+    Target { name: "nbd", run: nbd::run, corpus: nbd::corpus },
     Target { name: "linx", run: linx::run, corpus: linx::corpus },
+    Target { name: "nvme", run: nvme::run, corpus: nvme::corpus },
     Target { name: "rio_cm", run: rio_cm::run, corpus: rio_cm::corpus },
     Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
     Target { name: "usnic", run: usnic::run, corpus: usnic::corpus },
     Target { name: "ob1", run: ob1::run, corpus: ob1::corpus },
     Target { name: "interface", run: net::interface, corpus: net::interface_corpus },
     Target { name: "http", run: net::http, corpus: net::http_corpus },
+    Target { name: "dns", run: names::dns, corpus: names::dns_corpus },
+    Target { name: "time", run: names::time, corpus: names::time_corpus },
     Target { name: "filter", run: net::filter, corpus: net::filter_corpus },
     Target { name: "config", run: config::run, corpus: config::corpus },
     Target { name: "console", run: console::run, corpus: console::corpus },
     Target { name: "tls", run: tls::run, corpus: tls::corpus },
+    Target { name: "tls_psk", run: tls_psk::run, corpus: tls_psk::corpus },
+    Target { name: "nvme_auth", run: nvme_auth::run, corpus: nvme_auth::corpus },
+    Target { name: "nvme_keys", run: nvme_auth::keys, corpus: nvme_auth::keys_corpus },
     Target { name: "release", run: formats::release, corpus: formats::release_corpus },
     Target { name: "answer", run: formats::answer, corpus: formats::answer_corpus },
     Target { name: "partitions", run: formats::partitions, corpus: formats::partitions_corpus },

@@ -1,7 +1,7 @@
 //! Random changes of inputs.
 
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 
 /// Boundary values at which code tends to fail.
 const EDGES: [u8; 8] = [0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, 0x40];

@@ -20,8 +20,7 @@ use std::time::Duration;
 use storage::rnbd::client::{self, Client, Losses, RemoteVolume};
 use storage::rnbd::wire::{AccessMode, PORT};
 use storage::volume::{Operation, Request, Volume};
-use verbs::EngineContext;
-use verbs::{ConnectionManager, Provider};
+use verbs::{ConnectionManager, Ctx, Provider};
 
 const MTU: usize = 1500;
 const SERVER: usize = 768 << 10;
@@ -109,8 +108,7 @@ impl World {
         let mut arena = Arena::new(own);
         let now = Instant::from_nanos(1);
         let name = |text| Name::new(text).expect("a name");
-        let mut context =
-            EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut context = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let devices = client::Config { wait: Duration::from_secs(5), ..client::Config::default() };
         let mut client =
             Client::new(devices, transport::Config::default(), name("gw"), &mut context)
@@ -169,7 +167,7 @@ impl World {
             self.roce.handle_timeout(self.now);
         }
         let World { roce, client, arena, rng, now, .. } = self;
-        let mut context = EngineContext { provider: roce, arena, now: *now, rng };
+        let mut context = Ctx { provider: roce, arena, now: *now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
             client.handle_connection_event(&event, &mut context);
         }

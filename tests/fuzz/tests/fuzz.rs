@@ -57,6 +57,11 @@ fn smcr() {
 }
 
 #[test]
+fn nvme() {
+    run("nvme", 2_000);
+}
+
+#[test]
 fn linx() {
     run("linx", 2_000);
 }
@@ -92,6 +97,16 @@ fn http() {
 }
 
 #[test]
+fn dns() {
+    run("dns", 20_000);
+}
+
+#[test]
+fn time() {
+    run("time", 20_000);
+}
+
+#[test]
 fn filter() {
     run("filter", 40_000);
 }
@@ -109,6 +124,26 @@ fn console() {
 #[test]
 fn tls() {
     run("tls", 3_000);
+}
+
+#[test]
+fn nbd() {
+    run("nbd", 5_000);
+}
+
+#[test]
+fn tls_psk() {
+    run("tls_psk", 5_000);
+}
+
+#[test]
+fn nvme_auth() {
+    run("nvme_auth", 10_000);
+}
+
+#[test]
+fn nvme_keys() {
+    run("nvme_keys", 30_000);
 }
 
 #[test]

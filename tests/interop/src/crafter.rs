@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use launch::qemu::Nic;
 use perf_responders::perftest;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use roce::wire::cm::{Brief, BriefKind, Message, REQ_PRIVATE_DATA, Rep, Req};
 use roce::wire::ip_cm::{self, IpCm};
 use roce::wire::mad::{self, Mad};

@@ -8,7 +8,7 @@ use net::Interface;
 use net::connector::{ConnectionHandle, Connector, Limits, Progress};
 use roce::Roce;
 use smcr::engine::{Engine, Ready, Role, SocketId};
-use verbs::EngineContext;
+use verbs::Ctx;
 
 /// Time between two attempts.
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(300);
@@ -46,7 +46,7 @@ impl Dialer {
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut EngineContext<'_, Roce>,
+        context: &mut Ctx<'_, Roce>,
     ) {
         self.connector.poll(interface, context.now);
         if self.outcome == "dialer: fine" {
@@ -81,7 +81,7 @@ impl Dialer {
         socket: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut EngineContext<'_, Roce>,
+        context: &mut Ctx<'_, Roce>,
     ) {
         let mut bytes = [0; 1024];
         let count = engine.poll_clc_bytes(socket, &mut bytes);
@@ -105,7 +105,7 @@ impl Dialer {
         ready: Ready,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut EngineContext<'_, Roce>,
+        context: &mut Ctx<'_, Roce>,
     ) -> bool {
         if self.socket != Some(id) {
             return false;
@@ -140,7 +140,7 @@ impl Dialer {
         id: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut EngineContext<'_, Roce>,
+        context: &mut Ctx<'_, Roce>,
     ) {
         engine.close(id, context);
         if let Some(link) = self.link.take() {

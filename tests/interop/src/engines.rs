@@ -15,8 +15,8 @@ use net::hosts::Hosts;
 use net::{Addressing, Class, Interface};
 use perf_responders::tcp_control::TcpControl;
 use perf_responders::{rping, tools};
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use rtrs::Name;
 use rtrs::client as transport;
@@ -29,8 +29,7 @@ use storage::rnbd::server::{Export, Server};
 use storage::rnbd::wire::{AccessMode, PORT};
 use storage::volume::{RamVolume, Volume, Volumes};
 use tempfile::TempDir;
-use verbs::EngineContext;
-use verbs::{ConnectionManager, PathMtu, Provider};
+use verbs::{ConnectionManager, Ctx, PathMtu, Provider};
 
 use crate::dialer::Dialer;
 use crate::port::DgramPort;
@@ -221,7 +220,7 @@ struct World {
 
 impl World {
     fn new(port: DgramPort, setup: &Setup, reached: Arc<Reached>) -> Result<World> {
-        let mut rng = StdRng::from_os_rng();
+        let mut rng: StdRng = rand::make_rng();
         let mut interface = Interface::new(MAC, setup.mtu, [1; 32], Instant::ZERO);
         let addresses = ["10.0.0.1/24".parse(), "fd00::1/64".parse()];
         let addresses = addresses.into_iter().collect::<Result<Vec<net::Cidr>, _>>();
@@ -263,8 +262,7 @@ impl World {
         let ip: std::net::Ipv4Addr = "10.0.0.1".parse()?;
         let device = Device { ip, address: ip.into(), mac: MAC, path_mtu, pnet: None };
         let now = Instant::ZERO;
-        let mut context =
-            EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut context = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
         let all = Hosts::default();
@@ -320,7 +318,7 @@ impl World {
         self.interface.poll(now);
         self.interface.transmit(&mut self.port, |_| ());
         let (roce, rng) = (&mut self.roce, &mut self.rng);
-        let mut context = EngineContext { provider: roce, arena: &mut self.arena, now, rng };
+        let mut context = Ctx { provider: roce, arena: &mut self.arena, now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
             let remote = &mut self.remote;
             if !self.storage.handle_connection_event(&event, &mut context)
@@ -329,7 +327,7 @@ impl World {
                     .is_some_and(|client| client.handle_connection_event(&event, &mut context))
                 && !self.tools.handle_connection_event(&event, &mut context)
             {
-                let EngineContext { provider, arena, rng, .. } = &mut context;
+                let Ctx { provider, arena, rng, .. } = &mut context;
                 self.rping.handle_connection_event(&event, *provider, arena, now, *rng);
             }
         }
@@ -420,7 +418,7 @@ fn map_remote(
     arena: &mut Arena,
     rng: &mut StdRng,
 ) -> Result<(Client, Box<dyn Volume>)> {
-    let mut context = EngineContext { provider: roce, arena, now: Instant::ZERO, rng };
+    let mut context = Ctx { provider: roce, arena, now: Instant::ZERO, rng };
     let name = |name| Name::new(name).map_err(|_| anyhow!("{name} is not a valid name"));
     let (devices, session) = (client::Config::default(), transport::Config::default());
     let mut client = Client::new(devices, session, name("isthmus")?, &mut context)

@@ -8,10 +8,10 @@ use anyhow::{Result, anyhow, ensure};
 use drivers::hal::{Arena, Port};
 use net::connector::{Connector, Limits as TcpLimits};
 use net::{Addressing, Class, Interface, Resolution};
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use roce::{Limits, PortConfig, Roce, TxBuffer};
-use verbs::{CqId, PdId, Provider};
+use verbs::{CqId, MemoryVerbs, PdId, Provider};
 
 use crate::port::DgramPort;
 
@@ -42,7 +42,7 @@ impl Host {
     /// A host on network N. The appliance is at the other end of `port`.
     pub(crate) fn new(network: usize, port: DgramPort) -> Result<Host> {
         let address: Ipv4Addr = format!("10.0.{network}.2").parse()?;
-        let mut rng = StdRng::from_os_rng();
+        let mut rng: StdRng = rand::make_rng();
         let zero = drivers::hal::Instant::ZERO;
         let mut interface = Interface::new(port.mac(), MTU, rng.random(), zero);
         let cidr = format!("{address}/24").parse().map_err(|()| anyhow!("no address"))?;

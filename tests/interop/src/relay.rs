@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 use launch::qemu::Nic;
-use rand::Rng;
+use rand::RngExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 

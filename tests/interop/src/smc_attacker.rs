@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use drivers::hal::Window;
 use net::connector::{ConnectionHandle, Progress};
-use rand::Rng;
+use rand::RngExt;
 use smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use smcr::wire::llc::{Body, LinkEnd, Llc, Order, Token};
 use smcr::wire::{
@@ -15,9 +15,9 @@ use smcr::wire::{
     ProposalV2, frame_length,
 };
 use verbs::{
-    Access, AddressVector, CompletedOperation, GidType, PathMtu, Payload, Provider, QpId, QpInit,
-    QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation,
-    SendRequest, SendWith, Status,
+    Access, AddressVector, CompletedOperation, GidType, MemoryVerbs, PathMtu, Payload, Provider,
+    QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress,
+    SendOperation, SendRequest, SendWith, Status,
 };
 
 use crate::host::{Host, HostLoop};

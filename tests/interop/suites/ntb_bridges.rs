@@ -247,7 +247,7 @@ fn a_bridge_of_the_second_core_is_served_there() -> Result<()> {
     };
     ensure!(served(1) > 50 && served(0) == 0, "{loops:#}");
     server.run("session list csv")?.contains("gw")?;
-    server.run("ntb measure")?.contains("core 1 has the bridge")?;
+    server.run("ntb measure")?.contains("core 1 owns the bridge")?;
     client.run("ntb measure")?.contains("rc_rdma_read_lat")?;
     server.run("ntb reset ntb0")?.lacks("error")?;
     wait_open(&mut client)?;

@@ -17,7 +17,7 @@ use interop_tests::{client_of, evidence, gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::{Nic, Vm};
 use perf_responders::{SESSION_MEMORY, rping};
-use rand::Rng;
+use rand::RngExt;
 use roce::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Req};
 use roce::wire::ip_cm::{self, IpCm};
 use verbs::RejectReason;

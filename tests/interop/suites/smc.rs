@@ -217,7 +217,7 @@ fn peers_of_a_removed_rule_are_disconnected() -> Result<()> {
     // The echo service holds its port until the next boot, even if it is switched off in the configuration.
     site.gateway.run("set smc.services false")?;
     site.gateway.run("set rule.2.listen 7")?;
-    site.gateway.wait_for("port 7 is still held")?;
+    site.gateway.wait_for("port 7 is still in use")?;
     site.gateway.run("show smc rules --json")?.contains("left_out")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
     ensure!(!said.contains("fine"), "the rule still listens on its old port: {said}");

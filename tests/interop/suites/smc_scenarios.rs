@@ -103,7 +103,7 @@ fn one_side_without_smc_falls_back_to_tcp() -> Result<()> {
 
 #[test]
 fn settings_of_the_peer_are_respected() -> Result<()> {
-    let words = format!("{WORDS} isthmus.smc.buffer_size=512KiB");
+    let words = format!("{WORDS} isthmus.smc.receive_buffer=512KiB");
     run_scenario(Site::boot(1500, &words)?, |lab| {
         lab.reload("LAB.SMC.EID", "smcr_testlink_time=1")?;
         for port in BOTH {
@@ -127,13 +127,28 @@ fn settings_of_the_peer_are_respected() -> Result<()> {
 
 #[test]
 fn small_local_buffers_work() -> Result<()> {
-    let words = format!("{WORDS} isthmus.smc.buffer_size=16KiB");
+    let words = format!("{WORDS} isthmus.smc.receive_buffer=16KiB");
     run_scenario(Site::boot(1500, &words)?, |lab| {
         lab.reload("LAB.SMC.EID", "rmem=524288 wmem=524288")?;
         for port in BOTH {
             lab.echo(port, "100000 1 2").context("512 KiB there, 16 KiB here")?;
             lab.echo(port, "2000000 1 1").context("512 KiB there, 16 KiB here")?;
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn large_buffers_work() -> Result<()> {
+    let words = format!("{WORDS} isthmus.smc.send_buffer=1MiB isthmus.smc.receive_buffer=1MiB");
+    run_scenario(Site::boot(1500, &words)?, |lab| {
+        lab.reload("LAB.SMC.EID", "rmem=1048576 wmem=1048576")?;
+        for port in BOTH {
+            lab.echo(port, "100000 1 2").context("1 MiB on both sides")?;
+            lab.echo(port, "4000000 1 1").context("1 MiB on both sides")?;
+        }
+        let buffers = lab.api("stats")?["tx"]["bufs"][">512KB"].as_u64();
+        ensure!(buffers > Some(0), "no send buffer of 1 MiB: {buffers:?}");
         Ok(())
     })
 }

@@ -40,6 +40,14 @@ fn boot(
     let user = Nic::User { forwards: forwards.to_vec() };
     let mut near = near.nic(near0).nic(near1).nic(user).first_mac(1).start()?;
     near.wait_ready()?;
+    // The GID of version 1 is the link-local address, in use after duplicate address detection.
+    for vm in [&mut far, &mut near] {
+        let end = Instant::now() + PATIENCE;
+        while vm.run("show interfaces")?.text.matches("fe80::").count() < 2 {
+            ensure!(Instant::now() < end, "a link-local address is not in use");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
     wait_for(&mut near, "ping 10.0.0.1 1", "1 of 1 answered", PATIENCE)?;
     Ok([far, near])
 }

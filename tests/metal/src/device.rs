@@ -2,7 +2,7 @@
 
 use crate::msix::Lines;
 use drivers::hal::{Registers, Window};
-use models::{Function, Interrupt, Machine, Memory, Unreachable};
+use models::{Function, Interrupt, LATE_MODELS, Lateness, Machine, Memory, Unreachable};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,6 +80,9 @@ impl<F: Function> Slot<F> {
             bars.push(Placed { index: bar.index, address, size: bar.size });
         }
         function.attach(Arc::new(Inside(memory)));
+        if let Some(lateness) = Lateness::of(std::env::var(LATE_MODELS).ok().as_deref()) {
+            function.be_late(lateness);
+        }
         let lines = Lines::of(function.config());
         Slot {
             function,
@@ -107,6 +110,21 @@ impl<F: Function> Slot<F> {
         })
     }
 
+    /// Whether the function answers accesses to a BAR: memory is decoded, the BAR has its address, and no
+    /// function-level reset is under way.
+    fn decodes(&mut self, bar: u8) -> bool {
+        let now = self.now;
+        let placed = self.bars.iter().find(|placed| placed.index == bar).map(|bar| bar.address);
+        let config = self.function.config();
+        let mut bytes = [0; 8];
+        config.read(0x10 + 4 * u64::from(bar), &mut bytes);
+        if bytes[0] & 6 != 4 {
+            bytes[4..].fill(0);
+        }
+        let address = u64::from_le_bytes(bytes) & !0xf;
+        config.decodes_memory() && !config.is_silent(now) && placed == Some(address)
+    }
+
     /// Runs the work of the model that is due.
     pub fn poll(&mut self) {
         if !self.absent {
@@ -120,7 +138,7 @@ impl<F: Function> Slot<F> {
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
         (self.accesses, self.reads) = (self.accesses + 1, self.reads + 1);
         self.absent |= self.absent_after.is_some_and(|most| self.accesses > most);
-        if self.absent {
+        if self.absent || !self.decodes(bar) {
             return into.fill(0xff);
         }
         self.read_from.insert((bar, offset & !3));
@@ -148,7 +166,7 @@ impl<F: Function> Slot<F> {
 
     fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
         self.accesses += 1;
-        if self.absent || self.lines.write(bar, offset, bytes) {
+        if self.absent || !self.decodes(bar) || self.lines.write(bar, offset, bytes) {
             return;
         }
         self.lines.update(self.function.config());

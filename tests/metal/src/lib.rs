@@ -12,7 +12,7 @@ use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
 };
 use drivers::inventory::Inventory;
-use models::Function;
+use models::{Function, reset_by_machine, take_function_reset};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,6 +103,16 @@ impl<F: Function + Send + 'static> Metal<F> {
         self.slot().absent = out;
     }
 
+    /// Resets the function as the machine does (hot reset, containment of a port): it is silent for `time`, and has lost
+    /// its BARs and all other registers.
+    pub fn hot_reset(&self, time: Duration) {
+        let slot = &mut *self.slot();
+        let now = slot.now;
+        reset_by_machine(&mut slot.function, now, time.as_nanos() as u64);
+        slot.lines.reset();
+        slot.lines.update(slot.function.config());
+    }
+
     /// Sets the stuck bit of a register; None removes it.
     pub fn stick(&self, bit: Option<Stuck>) {
         self.slot().stuck = bit;
@@ -174,6 +184,10 @@ unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
         Some(unsafe { Interrupt::new(address, 0x55, raised) })
     }
 
+    fn clock(&self) -> Option<Box<dyn Clock + Send>> {
+        Some(Box::new(Metal::clock(self)))
+    }
+
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
     }
@@ -200,17 +214,20 @@ impl<F: Function> ConfigRegionAccess for Access<F> {
         if address != place() || slot.absent {
             return u32::MAX;
         }
-        let mut bytes = [0; 4];
-        slot.function.config().read(offset.into(), &mut bytes);
+        let (now, mut bytes) = (slot.now, [0; 4]);
+        slot.function.config().read_at(now, offset.into(), &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
     unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
         let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if address == place() && !slot.absent {
-            let config = slot.function.config();
-            config.write(offset.into(), &value.to_le_bytes());
-            slot.lines.update(config);
+            let now = slot.now;
+            slot.function.config().write_at(now, offset.into(), &value.to_le_bytes());
+            if take_function_reset(&mut slot.function, now) {
+                slot.lines.reset();
+            }
+            slot.lines.update(slot.function.config());
         }
     }
 }

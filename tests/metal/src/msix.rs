@@ -20,6 +20,8 @@ pub struct Lines {
     counters: Vec<&'static AtomicU64>,
     /// Message address of MSI, if it is enabled.
     msi: Option<u64>,
+    /// MSI-X is enabled, and the function may write messages (bus mastering).
+    is_enabled: bool,
 }
 
 impl Lines {
@@ -46,7 +48,15 @@ impl Lines {
             pending: vec![false; count],
             counters: Vec::new(),
             msi: None,
+            is_enabled: false,
         }
+    }
+
+    /// Clears the table, as a reset of the function does.
+    pub fn reset(&mut self) {
+        self.entries.fill([0, 0, 0, 1]);
+        self.pending.fill(false);
+        self.msi = None;
     }
 
     /// Whether the function has MSI-X.
@@ -85,6 +95,9 @@ impl Lines {
     /// Raises a vector. A masked vector becomes pending.
     pub fn raise(&mut self, vector: u16) -> bool {
         let entry = usize::from(vector);
+        if !self.is_enabled {
+            return false;
+        }
         let Some(&[low, high, _, control]) = self.entries.get(entry) else { return false };
         if control & 1 != 0 {
             self.pending[entry] = true;
@@ -103,6 +116,8 @@ impl Lines {
         };
         if self.is_there() {
             let place = word(self.capability + 4);
+            // Enabled, and not masked as a whole.
+            self.is_enabled = word(self.capability) >> 30 == 2 && config.is_bus_master();
             (self.bar, self.table) = ((place & 7) as u8, u64::from(place & !7));
         }
         let mut at = u64::from(word(0x34) & 0xff);
@@ -110,6 +125,7 @@ impl Lines {
             at = u64::from(word(at) >> 8 & 0xff);
         }
         let on = at != 0 && word(at) >> 16 & 1 != 0;
+        let on = on && config.is_bus_master();
         self.msi = on.then(|| u64::from(word(at + 8)) << 32 | u64::from(word(at + 4)));
     }
 

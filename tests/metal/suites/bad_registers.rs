@@ -9,8 +9,8 @@ use drivers::hal::{Operation, Packet, Platform, Request, Window};
 use drivers::rapidio::{Mailbox, Maintenance};
 use metal::bridges::{self, Joined, machines};
 use metal::{Metal, Stuck};
-use models::{Function, enic, intel_nic, ioat, ixgbe, mlx5, nvme, tsi721};
-use models::{dsa::Dsa, ptdma::Ptdma, rapidio, vmxnet3::Vmxnet3};
+use models::{Function, ahci, enic, intel_nic, ioat, ixgbe, mlx5, nvme, tsi721};
+use models::{dsa::Dsa, ptdma::Ptdma, pvscsi::Pvscsi, rapidio, vmxnet3::Vmxnet3};
 use netsim::Rng;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -211,6 +211,7 @@ fn intel_nic() {
     for kind in [Kind::E1000e, Kind::Igb, Kind::IgbVf] {
         any_bit_and_any_moment(|| Metal::new(Nic::new(kind, 3), 8 << 20));
     }
+    any_bit_and_any_moment(|| Metal::new(Nic::new(Kind::E1000, 0), 8 << 20));
 }
 
 #[test]
@@ -238,6 +239,16 @@ fn mlx5() {
 #[test]
 fn nvme() {
     any_bit_and_any_moment(|| Metal::new(nvme::Nvme::new(nvme::Config::default()), 8 << 20));
+}
+
+#[test]
+fn ahci() {
+    any_bit_and_any_moment(|| Metal::new(ahci::Ahci::new(ahci::Config::default()), 8 << 20));
+}
+
+#[test]
+fn pvscsi() {
+    any_bit_and_any_moment(|| Metal::new(Pvscsi::default(), 8 << 20));
 }
 
 #[test]

@@ -181,3 +181,27 @@ fn open_of_a_faulty_engine_names_the_cause() {
         assert!(why.contains(words), "{fault:?}: {why}");
     }
 }
+
+#[test]
+fn version_3_is_driven() {
+    let mut bench = Bench::open(Dsa::new(None).with_version(0x300), "idxd").unwrap();
+    bench.push(1);
+    bench.channel().start();
+    assert_eq!(bench.pass(100 * MICROSECOND), (1, Health::Good));
+    let why = Bench::open(Dsa::new(None).with_version(0x400), "idxd").err().unwrap();
+    assert!(why.contains("version"), "{why}");
+}
+
+#[test]
+fn engine_that_was_left_halted_gets_the_reset_that_it_asks_for() {
+    for reset in [0, 1] {
+        let mut bench = Bench::open(Dsa::new(None).with_halt(reset), "idxd").unwrap();
+        bench.push(1);
+        bench.channel().start();
+        assert_eq!(bench.pass(100 * MICROSECOND), (1, Health::Good), "{reset}");
+    }
+    for reset in [2, 3] {
+        let why = Bench::open(Dsa::new(None).with_halt(reset), "idxd").err().unwrap();
+        assert!(why.contains("power it off and on"), "{why}");
+    }
+}

@@ -188,6 +188,30 @@ fn channels_work_in_parallel() {
 }
 
 #[test]
+fn channel_that_an_earlier_system_left_running_is_suspended_and_reset() {
+    let mut bench = Bench::new();
+    (0..200).for_each(|part| assert!(bench.push(part).is_some()));
+    bench.channel().start();
+    bench.pass(10 * MICROSECOND);
+    let channels = dma_engine::try_open(&mut bench.machine, "ioatdma").unwrap();
+    bench.channels = channels;
+    (0..20).for_each(|part| assert!(bench.push(part).is_some()));
+    bench.channel().start();
+    assert_eq!(bench.pass(200 * MICROSECOND), (20, Health::Good));
+    assert_eq!(bench.machine.model(|model| model.complaints.clone()), [""; 0]);
+}
+
+#[test]
+fn writes_are_ordered_and_addresses_written_in_halves() {
+    let mut bench = Bench::new();
+    (0..20).for_each(|part| assert!(bench.push(part).is_some()));
+    bench.channel().start();
+    assert_eq!(bench.pass(100 * MICROSECOND), (20, Health::Good));
+    assert_eq!(bench.machine.model(|model| model.complaints.clone()), [""; 0]);
+    assert!(!bench.machine.model(|model| model.config().may_reorder()));
+}
+
+#[test]
 fn unusable_engine_is_refused_with_the_cause() {
     let why = |model| try_open(model).err().unwrap();
     assert!(why(model(0x31, 1)).contains("version 3.1"));

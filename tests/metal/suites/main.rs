@@ -1,6 +1,9 @@
 //! Tests of drivers on models of their devices, with a module for each driver.
 
+mod ahci;
 mod bad_registers;
+mod card_returns;
+mod disk_bench;
 mod dma_engine;
 mod dsa;
 mod enic;
@@ -20,6 +23,7 @@ mod nvme_chance;
 mod nvme_command_sets;
 mod nvme_queues;
 mod ptdma;
+mod pvscsi;
 mod rapidio;
 mod tsi721;
 mod uhyve;

@@ -5,6 +5,7 @@
 mod errors;
 mod moderation;
 mod promised_keys;
+mod slow;
 
 use connectx::ConnectX;
 use drivers::hal::{Notice, Port, Window};
@@ -12,12 +13,11 @@ use metal::Metal;
 use metal::connectx::{Node, Pair, open};
 use models::mlx5::{Config, Fault, Mlx5};
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::time::Duration;
 use verbs::*;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-
 /// Two nodes with a domain, a completion queue, and a queue pair each.
 struct Bench {
     pair: Pair,

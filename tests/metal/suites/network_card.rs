@@ -55,7 +55,7 @@ macro_rules! network_card {
 network_card!(enic::Enic, enic::MAC, ["enic"], field);
 network_card!(mlx5::Mlx5, mlx5::MAC, ["mlx5"], field);
 network_card!(vmxnet3::Vmxnet3, vmxnet3::MAC, ["vmxnet3"], field);
-network_card!(intel_nic::Nic, intel_nic::MAC, ["e1000e", "igb", "igbvf"], field);
+network_card!(intel_nic::Nic, intel_nic::MAC, ["e1000", "e1000e", "igb", "igbvf"], field);
 network_card!(ixgbe::Ixgbe, ixgbe::MAC, ["ixgbe"], method);
 network_card!(ixgbe::IxgbeVf, ixgbe::MAC, ["ixgbevf"], method);
 

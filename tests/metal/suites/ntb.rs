@@ -17,9 +17,9 @@ use ntrdma::{Layout, Ntrdma, State};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use verbs::{
-    Access, AddressVector, CqId, GidType, PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType,
-    ReadyToReceive, ReadyToSend, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
-    Status,
+    Access, AddressVector, CqId, GidType, MemoryVerbs, PathMtu, Payload, PdId, Provider, QpId,
+    QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, RemoteAddress, SendOperation,
+    SendRequest, SendWith, Status,
 };
 
 const STEP: Duration = Duration::from_micros(20);
@@ -352,7 +352,9 @@ fn verbs_work_with_both_carriers<M: Joined>(functions: impl Fn() -> [M; 2]) {
     }
 }
 
-fn a_batch_costs_two_writes_and_no_read<M: Joined>(functions: impl Fn() -> [M; 2]) {
+fn a_batch_costs_two_writes_and_reads_only_before_its_bell<M: Joined>(
+    functions: impl Fn() -> [M; 2],
+) {
     let mut pair = Pair::new(functions(), true);
     pair.connect();
     let into = pair.ends[1].machine.arena().alloc(1 << 16, 64).unwrap();
@@ -378,7 +380,9 @@ fn a_batch_costs_two_writes_and_no_read<M: Joined>(functions: impl Fn() -> [M; 2
     let beats = 50 + batches;
     // The driver polls the link state every 5 ms, with up to three registers.
     let looks = ended.since(began).as_millis() as u64 / 5 + 1;
-    assert!(after.0 - before.0 <= 3 * looks, "{} reads", after.0 - before.0);
+    // And reads back before a bell that has waited for the engine: up to two registers.
+    let reads = after.0 - before.0;
+    assert!(reads <= 3 * looks + 2 * batches, "{reads} reads, {looks}, {batches}");
     assert!(batches > 4 * looks, "batches do not poll the link: {batches}, {looks}");
     assert!(batches >= 50 && after.1 - before.1 <= 2 * batches + beats, "{before:?} {after:?}");
 }
@@ -505,8 +509,8 @@ macro_rules! bridge {
                 super::verbs_work_with_both_carriers(super::$functions);
             }
             #[test]
-            fn a_batch_costs_two_writes_and_no_read() {
-                super::a_batch_costs_two_writes_and_no_read(super::$functions);
+            fn a_batch_costs_two_writes_and_reads_only_before_its_bell() {
+                super::a_batch_costs_two_writes_and_reads_only_before_its_bell(super::$functions);
             }
             #[test]
             fn only_doorbells_end_a_halt() {

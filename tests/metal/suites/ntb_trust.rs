@@ -30,7 +30,8 @@ impl<M: Joined> Attacker<M> {
         let device = machine.find().take(Class::Bridge).remove(0);
         let drivers::driver::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
         let bars = function.bars();
-        function.enable();
+        function.prepare();
+        function.enable_bus_master();
         let (own, window) = (bars.get(0).unwrap(), bars.get(2).unwrap());
         let (len, window_len) = (own.size.min(REGISTERS as u64) as usize, window.size as usize);
         let registers = machine.map_registers(own.address, len).unwrap();
@@ -100,7 +101,8 @@ fn a_bridge_without_trust_keeps_the_peer_from_all_memory<M: Joined>(functions: [
     let free = victim.arena().available();
     // Firmware may have left bus mastering enabled.
     let drivers::driver::Bus::Pci(function) = device.bus() else { panic!("not of PCI") };
-    function.enable();
+    function.prepare();
+    function.enable_bus_master();
     let why = device.open_bridge(&mut victim, None, false).err().expect("the bridge stays closed");
     let why = why.to_string();
     assert!(why.contains("all memory") && why.contains("trust = \"peer\""), "{why}");

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+mod returns;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 pub struct Bench {
@@ -522,38 +524,6 @@ fn controller_that_needs_too_many_resets_is_given_up() {
 }
 
 #[test]
-fn a_drive_that_is_pulled_out_ends_its_requests() {
-    let mut bench = open(Config::default());
-    let data = bench.buffer(512);
-    (0..3).for_each(|tag| bench.submit(0, read(tag, tag, data)));
-    bench.machine.pull_out(true);
-    assert_eq!(bench.poll(0), []);
-    bench.watch(1);
-    let mut done = bench.poll(0);
-    done.sort_by_key(|done| done.tag);
-    let broken = |tag| Completion { tag, result: Err(DiskError::Broken) };
-    assert_eq!(done, [broken(0), broken(1), broken(2)]);
-    bench.submit(0, read(4, 0, data));
-    assert_eq!(bench.poll(0), [broken(4)]);
-    bench.submit(
-        0,
-        Request { operation: Operation::Flush, data: Window::empty(), ..read(5, 0, data) },
-    );
-    assert_eq!(bench.poll(0), [broken(5)]);
-    let news = bench.notices();
-    assert!(
-        news.len() == 1 && news[0].0 == Severity::Error && news[0].1.contains("pulled out"),
-        "{news:?}"
-    );
-    assert!(bench.disks[0].disk.health().unwrap().gone);
-    // The driver accesses the drive no more, and sends no further notices.
-    let accesses = bench.machine.accesses();
-    bench.watch(100);
-    assert!(!bench.disks[0].disk.pending());
-    assert_eq!((bench.notices(), bench.machine.accesses()), (vec![], accesses));
-}
-
-#[test]
 fn controller_that_does_not_stop_loses_bus_mastering() {
     let mut bench = open(Config::default());
     let data = bench.buffer(512);
@@ -571,7 +541,7 @@ fn controller_that_does_not_stop_loses_bus_mastering() {
 fn a_controller_that_is_silent_on_the_admin_queue_is_reset() {
     let mut bench = open(Config::default());
     bench.machine.model(|model| model.inject(Fault::DeafAdmin));
-    let reset = (0..60).any(|_| {
+    let reset = (0..200).any(|_| {
         bench.watch(1);
         bench.disks[0].disk.health().unwrap().resets > 0
     });
@@ -589,11 +559,13 @@ fn another_drive_in_the_same_place_is_not_used() {
     let command = 6u16.to_le_bytes();
     bench.machine.model(|model| models::Function::config(model).write(4, &command));
     let data = bench.buffer(512);
-    bench.watch(1);
+    bench.watch(3);
     (0..50).for_each(|_| assert_eq!(bench.poll(0), []));
     bench.submit(0, read(1, 1, data));
     assert_eq!(bench.poll(0)[0].result, Err(DiskError::Broken));
     assert!(bench.notices().iter().any(|(_, text)| text.contains("another drive")));
+    bench.watch(100);
+    assert!(bench.disks[0].disk.health().unwrap().gone, "it is not tried again");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! PCI configuration space (PCI Local Bus 3.0 chapter 6, PCI Express Base chapter 7): 4 KiB, with a mask of
-//! the bits that a driver may write.
+//! the bits that a driver may write, and the function-level reset.
+
+use crate::Nanoseconds;
 
 /// Bytes of configuration space.
 const SIZE: usize = 4096;
@@ -10,8 +12,18 @@ const CAPABILITY_POINTER: usize = 0x34;
 
 /// Command: I/O, memory, bus master, parity error response, SERR#, interrupt disable.
 const COMMAND_WRITABLE: u16 = 0x0547;
+const MEMORY_SPACE: u8 = 1 << 1;
 const BUS_MASTER: u8 = 1 << 2;
 const CAPABILITY_LIST: u8 = 1 << 4;
+
+/// Device Control, in the PCI Express capability.
+const DEVICE_CONTROL: usize = 0x08;
+const RELAXED_ORDERING: u16 = 1 << 4;
+const NO_SNOOP: u16 = 1 << 11;
+const FUNCTION_RESET: u16 = 1 << 15;
+/// Vendor ID while the function answers configuration requests with retries, as root ports return it if software has
+/// made retries visible.
+const RETRY: u16 = 1;
 
 /// Device/port type in the PCI Express capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +45,14 @@ pub struct ConfigSpace {
     /// Offset of the last capability's next pointer.
     link: usize,
     last_extended: usize,
+    /// Offset of the PCI Express capability; 0: none.
+    express: usize,
+    /// The bytes before the first write.
+    power_on: Option<Vec<u8>>,
+    /// The driver has started a function-level reset that was not carried out yet.
+    reset_started: bool,
+    /// End of the last function-level reset.
+    silent_until: Nanoseconds,
 }
 
 impl ConfigSpace {
@@ -46,6 +66,10 @@ impl ConfigSpace {
             next_capability: 0x50,
             link: CAPABILITY_POINTER,
             last_extended: 0,
+            express: 0,
+            power_on: None,
+            reset_started: false,
+            silent_until: 0,
         };
         space.put(0x00, &vendor.to_le_bytes());
         space.put(0x02, &device.to_le_bytes());
@@ -125,15 +149,35 @@ impl ConfigSpace {
     /// Adds a PCI Express capability, version 2: payloads of 256 bytes, function-level reset.
     pub fn express(mut self, port: PortType) -> Self {
         let offset = self.capability(0x10, 0x3c);
+        self.express = offset;
         self.put(offset + 2, &(2 | (port as u16) << 4).to_le_bytes());
         self.put(offset + 4, &0x1000_8001u32.to_le_bytes());
         self.allow(offset + 8, &0x7fffu16.to_le_bytes());
+        // Device Status: errors are cleared by writing ones.
+        self.clearable[offset + 10] = 0xf;
         self.put(offset + 8, &0x2810u16.to_le_bytes());
         self.put(offset + 0x0c, &0x412u32.to_le_bytes()); // one lane, 5 GT/s
         self.put(offset + 0x12, &0x12u16.to_le_bytes());
         self.put(offset + 0x24, &0x1fu32.to_le_bytes());
+        self.allow(offset + 0x10, &0x0fffu16.to_le_bytes());
         self.allow(offset + 0x28, &0x1fu16.to_le_bytes());
+        self.allow(offset + 0x30, &0x0fffu16.to_le_bytes());
         self
+    }
+
+    /// Adds Advanced Error Reporting at 0x100, version 1, with the masks of PCI Express Base 5.0, 7.8.4.
+    pub fn error_reporting(self) -> Self {
+        let mut space = self
+            .extended(1, 1, 0x100)
+            .write_one_to_clear(0x104, 0x01ff_f030)
+            .writable(0x108, 0x01ff_f030)
+            .writable(0x10c, 0x01ff_f030)
+            .write_one_to_clear(0x110, 0xf1c1)
+            .writable(0x114, 0xf1c1)
+            .writable(0x118, 0x140);
+        space.put(0x10c, &0x0046_2030u32.to_le_bytes());
+        space.put(0x114, &0x2000u32.to_le_bytes());
+        space
     }
 
     /// Adds a PCI Express capability with this link status: speed in bits 3 to 0, lanes in bits 9 to 4.
@@ -186,6 +230,76 @@ impl ConfigSpace {
         self.bytes[COMMAND] & BUS_MASTER != 0
     }
 
+    /// Whether the driver has enabled the decoding of memory BARs.
+    pub fn decodes_memory(&self) -> bool {
+        self.bytes[COMMAND] & MEMORY_SPACE != 0
+    }
+
+    fn device_control(&self) -> u16 {
+        match self.express {
+            0 => 0,
+            at => u16::from_le_bytes([
+                self.bytes[at + DEVICE_CONTROL],
+                self.bytes[at + DEVICE_CONTROL + 1],
+            ]),
+        }
+    }
+
+    /// Whether the function may let its writes to memory overtake each other (Relaxed Ordering).
+    pub fn may_reorder(&self) -> bool {
+        self.device_control() & RELAXED_ORDERING != 0
+    }
+
+    /// Whether the function may bypass the CPU's caches (No Snoop).
+    pub fn may_bypass_caches(&self) -> bool {
+        self.device_control() & NO_SNOOP != 0
+    }
+
+    /// Takes a function-level reset that the driver has started.
+    pub(crate) fn take_reset(&mut self) -> bool {
+        std::mem::take(&mut self.reset_started)
+    }
+
+    /// Restores the registers after power-on. Until `end` the function answers no access.
+    pub(crate) fn power_on(&mut self, end: Nanoseconds) {
+        if let Some(power_on) = &self.power_on {
+            for (at, byte) in self.bytes.iter_mut().enumerate() {
+                let mask = self.writable[at];
+                *byte = *byte & !mask | power_on[at] & mask;
+            }
+        }
+        self.silent_until = end;
+    }
+
+    /// Whether the function is in a function-level reset: it answers configuration requests with retries, and no
+    /// others.
+    pub fn is_silent(&self, now: Nanoseconds) -> bool {
+        now < self.silent_until
+    }
+
+    /// A driver's read at the time `now`.
+    pub fn read_at(&self, now: Nanoseconds, offset: u64, into: &mut [u8]) {
+        if !self.is_silent(now) {
+            return self.read(offset, into);
+        }
+        into.fill(0xff);
+        let [low, high] = RETRY.to_le_bytes();
+        for (at, place) in (offset..).zip(into) {
+            match at {
+                0 => *place = low,
+                1 => *place = high,
+                _ => {}
+            }
+        }
+    }
+
+    /// A driver's write at the time `now`.
+    pub fn write_at(&mut self, now: Nanoseconds, offset: u64, bytes: &[u8]) {
+        if !self.is_silent(now) {
+            self.write(offset, bytes);
+        }
+    }
+
     /// Sets the bytes at `offset`, also those that a driver cannot write.
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -200,7 +314,14 @@ impl ConfigSpace {
 
     /// A driver's write. Read-only bits keep their value.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        if self.power_on.is_none() {
+            self.power_on = Some(self.bytes.clone());
+        }
         for (at, &byte) in (offset as usize..).zip(bytes).take_while(|(at, _)| *at < SIZE) {
+            let [_, reset] = FUNCTION_RESET.to_le_bytes();
+            if self.express != 0 && at == self.express + DEVICE_CONTROL + 1 && byte & reset != 0 {
+                self.reset_started = true;
+            }
             let mask = self.writable[at];
             let kept = self.bytes[at] & !(byte & self.clearable[at]);
             self.bytes[at] = kept & !mask | byte & mask;

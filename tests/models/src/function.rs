@@ -1,6 +1,6 @@
 //! The interface between a model and its harness: [`Function`] is the model, [`Machine`] is what it is plugged into.
 
-use crate::ConfigSpace;
+use crate::{ConfigSpace, Lateness};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -80,6 +80,25 @@ pub struct Cable {
     pub gets_no_light: bool,
 }
 
+/// Carries out a function-level reset that the driver has started at `now` by a write to configuration space. Returns
+/// whether there was one. To be called by the harness after each such write.
+pub fn take_function_reset(function: &mut dyn Function, now: Nanoseconds) -> bool {
+    let started = function.config().take_reset();
+    if started {
+        let end = now + function.reset_time();
+        function.reset();
+        function.config().power_on(end);
+    }
+    started
+}
+
+/// Resets a function at `now` as its machine does (hot reset, containment of a port, power): it answers no access for
+/// `time`, and its registers are as after power-on.
+pub fn reset_by_machine(function: &mut dyn Function, now: Nanoseconds, time: Nanoseconds) {
+    function.reset();
+    function.config().power_on(now + time);
+}
+
 /// A PCI function.
 pub trait Function {
     /// Its configuration space.
@@ -119,6 +138,14 @@ pub trait Function {
 
     /// Restores the power-on state, except for counters.
     fn reset(&mut self);
+
+    /// Time that a function-level reset takes. Meanwhile the function answers configuration requests with retries.
+    fn reset_time(&self) -> Nanoseconds {
+        0
+    }
+
+    /// Answers commands late from now on.
+    fn be_late(&mut self, _lateness: Lateness) {}
 
     /// Executes a command of the harness while the model is in use, in the model's own syntax. An error lists the
     /// accepted commands.

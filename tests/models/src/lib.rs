@@ -4,6 +4,13 @@
 //! out through [`Machine`]. Models start no threads and read no clock. So a unit test of a driver uses the same model
 //! in process as `models-server`, which serves it to QEMU as a PCI function over vfio-user.
 //!
+//! # Strict and late
+//!
+//! A model refuses what silicon refuses, also where Linux would not notice: registers before memory is decoded, stores of
+//! the wrong width, commands in the wrong state, and reordered writes while Relaxed Ordering is on. What it refuses is in
+//! `complaints`. A model that was made late ([`Lateness`]) answers commands 0.1 to 100 ms later, as firmware does. Both
+//! harnesses make their models late if the environment variable `ISTHMUS_LATE_MODELS` is set; its value is the seed.
+//!
 //! # Evidence for a device
 //!
 //! Three steps: (1) Isthmus' driver against the model in one process, with faults; (2) the stock Linux driver against
@@ -12,6 +19,7 @@
 //! | model | steps done | suites |
 //! |---|---|---|
 //! | NVMe | 1, 2, 3 | `models`, `disk_metal` |
+//! | AHCI, PVSCSI | 1; QEMU's own models instead of steps 2 and 3 | `qtest`, `ahci`, `pvscsi` |
 //! | Intel 82599 and its virtual function | 1, 2, 3 | `ixgbe` |
 //! | Cisco VIC | 1, 2, 3 | `enic` |
 //! | ConnectX | 1, 2, 3 | `mlx5` |
@@ -33,6 +41,7 @@
 //! enumeration, rionet and rio_cm.
 #![forbid(unsafe_code)]
 
+pub mod ahci;
 mod big_endian;
 mod config_space;
 pub mod dsa;
@@ -41,13 +50,16 @@ mod function;
 pub mod intel_nic;
 pub mod ioat;
 pub mod ixgbe;
+mod lateness;
 pub mod mlx5;
 pub mod ntb;
 pub mod nvme;
 mod offload;
 pub mod ptdma;
+pub mod pvscsi;
 pub mod rapidio;
 mod registers;
+mod relaxed;
 pub mod testing;
 pub mod tsi721;
 pub mod uhyve;
@@ -56,4 +68,6 @@ pub mod vmxnet3;
 pub use config_space::{ConfigSpace, PortType};
 pub use function::{
     Bar, Cable, Function, Interrupt, Interrupts, Machine, Memory, Nanoseconds, Unreachable,
+    reset_by_machine, take_function_reset,
 };
+pub use lateness::{Lateness, VARIABLE as LATE_MODELS};

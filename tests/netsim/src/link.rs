@@ -20,6 +20,8 @@ pub struct Faults {
 pub struct Link {
     /// Transit time of a frame.
     pub latency: Duration,
+    /// Addition to the latency while a fault slows the link down.
+    pub delay: Duration,
     /// Longest random addition to the latency. Frames keep their order.
     pub jitter: Duration,
     /// Faults of the link.
@@ -32,6 +34,7 @@ impl Default for Link {
     fn default() -> Self {
         Link {
             latency: Duration::from_micros(10),
+            delay: Duration::ZERO,
             jitter: Duration::ZERO,
             faults: Faults::default(),
             cut: false,

@@ -2,7 +2,7 @@
 
 use crate::{Faults, Link, Node, Rng};
 use drivers::hal::Instant;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -148,9 +148,12 @@ impl Network {
         }
     }
 
-    /// Removes all faults and cuts, and sets all links up.
+    /// Removes all faults, delays and cuts, and sets all links up. Frames in flight still arrive when they would have
+    /// arrived, and delay the frames behind them: see [`Network::last_arrival`].
     pub fn heal(&mut self) {
-        self.set_links(|link| (link.faults, link.cut) = (Faults::default(), false));
+        self.set_links(|link| {
+            (link.faults, link.delay, link.cut) = (Faults::default(), Duration::ZERO, false);
+        });
         self.ports.iter_mut().for_each(|port| port.up = true);
     }
 
@@ -174,6 +177,11 @@ impl Network {
     /// Number of frames in flight.
     pub fn under_way(&self) -> usize {
         self.wire.len()
+    }
+
+    /// Arrival of the last frame in flight; the current time if there is none.
+    pub fn last_arrival(&self) -> Instant {
+        self.wire.keys().next_back().map_or(self.now, |&(at, _)| at.max(self.now))
     }
 
     /// Sends a frame to the port with its destination MAC address, or to all other ports.
@@ -243,9 +251,10 @@ impl Network {
         for _ in 0..copies {
             let jitter = link.jitter.as_nanos() as u64;
             let jitter = Duration::from_nanos(self.rng.within(0..jitter + 1));
-            let mut at = sent + link.latency + jitter;
+            let latency = link.latency + link.delay;
+            let mut at = sent + latency + jitter;
             if self.rng.chance(link.faults.reordering) {
-                at = at + link.latency * 3;
+                at = at + latency * 3;
             } else {
                 at = at.max(self.last[from][to]);
                 self.last[from][to] = at;
@@ -414,6 +423,22 @@ mod tests {
         network.set_up(A, false);
         run(&mut network, &mut hosts);
         assert_eq!(hosts[0].got.len(), 1);
+    }
+
+    #[test]
+    fn frame_sent_after_heal_arrives_behind_delayed_frame() {
+        let (mut network, mut hosts) = hosts(1);
+        assert_eq!(network.last_arrival(), network.now);
+        network.link_mut(A, B).delay = Duration::from_micros(90);
+        network.send(A, frame(1, 1));
+        network.heal();
+        assert_eq!(network.link_mut(A, B).delay, Duration::ZERO);
+        assert_eq!(network.last_arrival(), network.now + Duration::from_micros(100));
+        hosts[0].out = vec![frame(1, 2), frame(2, 3)];
+        run(&mut network, &mut hosts);
+        assert_eq!(hosts[1].got, [(100, frame(1, 1)), (100, frame(1, 2))]);
+        assert_eq!(hosts[2].got, [(10, frame(2, 3))]);
+        assert_eq!(network.last_arrival(), network.now);
     }
 
     #[test]

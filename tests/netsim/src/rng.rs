@@ -1,6 +1,6 @@
 //! The random generator of a simulation.
 
-use rand_core::RngCore;
+use rand_core::{Infallible, Rng as _, TryRng};
 use std::ops::Range;
 
 /// A seeded generator (SplitMix64), which gives the same numbers on all platforms.
@@ -34,22 +34,25 @@ impl Rng {
     }
 }
 
-impl RngCore for Rng {
-    fn next_u32(&mut self) -> u32 {
-        self.next_u64() as u32
+impl TryRng for Rng {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok(self.next_u64() as u32)
     }
 
-    fn next_u64(&mut self) -> u64 {
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        Ok(z ^ z >> 31)
     }
 
-    fn fill_bytes(&mut self, into: &mut [u8]) {
+    fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), Infallible> {
         for chunk in into.chunks_mut(8) {
             chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
         }
+        Ok(())
     }
 }

@@ -44,7 +44,56 @@ pub struct Machine {
 }
 
 /// Starts a machine (q35) with this network interface by `qemu`. `model` is the model name of `-device`.
-pub fn with_nic(mut qemu: Command, model: &str) -> std::io::Result<Machine> {
+pub fn with_nic(qemu: Command, model: &str) -> std::io::Result<Machine> {
+    let device = format!("{model},netdev=net0,mac=52:54:00:12:34:56,romfile=");
+    start(qemu, |directory| {
+        let shown = |name: &str| directory.join(name).display().to_string();
+        let (ours, peer) = (shown("nic"), shown("peer"));
+        let cable = format!(
+            "dgram,id=net0,local.type=unix,local.path={ours},remote.type=unix,remote.path={peer}"
+        );
+        Ok(vec!["-netdev".into(), cable, "-device".into(), device])
+    })
+}
+
+/// Starts a machine (q35) with this controller and disks of these sizes in MiB, each of which QEMU serves as `disk`
+/// with the node `diskN`. `{n}` in the controller's and the disk's properties is the number. `debug`: rules of QEMU's
+/// `blkdebug` for disk 0, as JSON.
+pub fn with_disks(
+    qemu: Command,
+    controller: &str,
+    disk: &str,
+    mib: &[u64],
+    debug: &str,
+) -> std::io::Result<Machine> {
+    start(qemu, |directory| {
+        let mut words = vec!["-device".to_string(), controller.to_string()];
+        for (n, mib) in mib.iter().enumerate() {
+            let path = directory.join(format!("disk{n}"));
+            File::create_new(&path)?.set_len(mib << 20)?;
+            let file = format!("{{\"driver\":\"file\",\"filename\":\"{}\"}}", path.display());
+            let file = match debug {
+                "" => file,
+                _ if n > 0 => file,
+                rules => format!(
+                    "{{\"driver\":\"blkdebug\",\"image\":{file},\"inject-error\":[{rules}]}}"
+                ),
+            };
+            words.push("-blockdev".into());
+            words.push(format!(
+                "{{\"node-name\":\"disk{n}\",\"driver\":\"raw\",\"file\":{file},\"discard\":\"unmap\"}}"
+            ));
+            words.extend(["-device".into(), disk.replace("{n}", &n.to_string())]);
+        }
+        Ok(words)
+    })
+}
+
+/// Starts a machine with devices, whose arguments `devices` gives for the directory of its files.
+fn start(
+    mut qemu: Command,
+    devices: impl FnOnce(&std::path::Path) -> std::io::Result<Vec<String>>,
+) -> std::io::Result<Machine> {
     let directory = tempfile::Builder::new().prefix("isthmus-qtest-").tempdir()?;
     let path = |name: &str| directory.path().join(name);
     let file = File::create_new(path("memory"))?;
@@ -61,13 +110,7 @@ pub fn with_nic(mut qemu: Command, model: &str) -> std::io::Result<Machine> {
     qemu.args(["-object", &memory]);
     qemu.args(["-qtest", &format!("unix:{}", shown("qtest"))]);
     qemu.args(["-qmp", &format!("unix:{}", shown("qmp"))]);
-    let (ours, peer) = (shown("nic"), shown("peer"));
-    let cable = format!(
-        "dgram,id=net0,local.type=unix,local.path={ours},remote.type=unix,remote.path={peer}"
-    );
-    qemu.args(["-netdev", &cable]);
-    let device = format!("{model},netdev=net0,mac=52:54:00:12:34:56,romfile=");
-    qemu.args(["-device", &device]);
+    qemu.args(devices(directory.path())?);
     let mut child = qemu.stdin(Stdio::null()).spawn()?;
     let accepted = listeners.map(|listener| connection::accept(&listener, &mut child));
     let [connection, monitor] = accepted;
@@ -144,9 +187,15 @@ impl Machine {
         None
     }
 
-    /// Counts an interrupt if messages have arrived since the last call. Several messages count once.
+    /// The contents of disk `n`.
+    pub fn disk(&self, n: usize) -> std::io::Result<Vec<u8>> {
+        std::fs::read(self.directory.path().join(format!("disk{n}")))
+    }
+
+    /// Counts an interrupt if messages have arrived, or lines were raised, since the last call. Several count once.
     pub fn take_interrupts(&self) {
-        if self.messages.load32(0) != 0 {
+        let lines = with(&self.connection, |c| Ok(c.take_raised()));
+        if self.messages.load32(0) != 0 || lines > 0 {
             self.messages.store32(0, 0);
             self.raised.fetch_add(1, Ordering::Relaxed);
         }
@@ -204,6 +253,13 @@ unsafe impl Platform for Machine {
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         // SAFETY: the address is a word of memory that is reserved for interrupt messages.
         Some(unsafe { Interrupt::new(self.messages.bus_address(), 0x55, self.raised) })
+    }
+
+    fn route_line(&mut self, _: u8) -> Option<Interrupt> {
+        // Without firmware no line is assigned: QEMU reports each input of the I/O APIC.
+        with(&self.connection, |c| c.ask("irq_intercept_in /machine/q35/ioapic"));
+        // SAFETY: nothing writes to the address: the device has a line, and no messages.
+        Some(unsafe { Interrupt::new(0, 0, self.raised) })
     }
 
     fn arena(&mut self) -> &mut Arena {

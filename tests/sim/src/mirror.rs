@@ -10,7 +10,7 @@ use crate::storage::history::History;
 use crate::storage::user::{User, WRITER};
 use drivers::hal::{self, Arena, Disk, Geometry, Instant, SubmitError, Window};
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -225,7 +225,7 @@ struct World {
     may_forget: bool,
     /// Which disks are local.
     local: [bool; 2],
-    /// At most one disk is silent at a time.
+    /// A disk falls silent only while the other one serves requests.
     one_at_a_time: bool,
     /// Additional time of requests because disks stall.
     stalls: Duration,
@@ -356,6 +356,13 @@ impl World {
         self.trace(format_args!("disk {n} is silent"));
     }
 
+    /// Whether a disk answers, is in sync, and stays in the mirror.
+    fn serves(&self, n: usize) -> bool {
+        let stays = self.mirror.as_ref().is_some_and(|(mirror, _)| !mirror.detached().get()[n]);
+        let in_sync = self.status().members[n] == MemberState::InSync;
+        stays && in_sync && self.answers_at[n].is_none()
+    }
+
     fn happen(&mut self) {
         let after = |rng: &mut Rng, now: Instant| {
             let most = rng.pick(&[50, 1000, 5000]);
@@ -376,7 +383,7 @@ impl World {
                 self.fates[n].silent.set(false);
                 self.trace(format_args!("disk {n} answers"));
             }
-            let alone = self.one_at_a_time && self.answers_at[1 - n].is_some();
+            let alone = self.one_at_a_time && !self.serves(1 - n);
             let may = self.answers_at[n].is_none() && self.mirror.is_some() && !alone;
             if may && self.rng.chance(60) {
                 let most = self.rng.pick(&[50, 1000, 12_000]);

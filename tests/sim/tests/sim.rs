@@ -6,10 +6,29 @@ fn roce() {
     netsim::explore("roce", 1500, sim::roce::run);
 }
 
+/// Two latency faults of one link once multiplied to 7.5 s. Frames were late after all faults had ended, and delayed new
+/// connections.
+#[test]
+fn roce_link_slowed_twice_connects_after_faults() {
+    sim::roce::run(2_629_221_523);
+}
+
+/// The request of a host that lost power, delayed by a slow link, arrived while all connections were ended.
+#[test]
+fn roce_request_delayed_beyond_end_times_out() {
+    sim::roce::run(80_156_042_623);
+}
+
 /// A mirror whose members fail, come back and lose data, with power cuts.
 #[test]
 fn mirror() {
     netsim::explore("mirror", 1000, sim::mirror::run);
+}
+
+/// The only disk in sync fell silent while the other one was detached: the mirror has to wait for it.
+#[test]
+fn mirror_detached_disk_leaves_other_disk_answering() {
+    sim::mirror::run(452_713_585_508);
 }
 
 /// Hosts that use the volumes of a gateway, with outages, power cuts and bad disks.

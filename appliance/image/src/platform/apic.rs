@@ -1,12 +1,13 @@
 //! The local APIC of the running core (Intel SDM vol. 3A, chapter 11). The kernel has enabled it, in xAPIC or x2APIC
 //! mode.
 
+use super::board;
 use x86_64::registers::model_specific::Msr;
 
 const BASE_MSR: u32 = 0x1b;
 const X2APIC_ENABLED: u64 = 1 << 10;
 /// Page of the registers. The boot stub maps it uncached and one to one.
-const PAGE: usize = 0xfee0_0000;
+pub const PAGE: usize = 0xfee0_0000;
 
 /// Interrupt command register: its low half and, in memory mode, the high half with the target.
 const COMMAND: u32 = 0x30;
@@ -93,26 +94,6 @@ impl Apic {
 }
 
 /// ID of the running core's APIC, the target of interrupts to it.
-#[cfg(not(feature = "uhyve"))]
 pub fn id() -> u32 {
-    const ID: u32 = 0x802;
-    match Apic::detect() {
-        // SAFETY: in this mode the APIC's registers are MSRs. Only this register has all 32 bits of the ID.
-        Apic::Msr => unsafe { Msr::new(ID).read() as u32 },
-        Apic::Memory => core::arch::x86_64::__cpuid(1).ebx >> 24,
-    }
-}
-
-/// ID of the running core's APIC, read from the APIC itself: under uhyve CPUID reports the APIC ID of a host core.
-#[cfg(feature = "uhyve")]
-pub fn id() -> u32 {
-    const ID: u32 = 2;
-    match Apic::detect() {
-        // SAFETY: a register of the local APIC, which every core has; reading it has no effect.
-        Apic::Msr => unsafe { Msr::new(0x800 + ID).read() as u32 },
-        // SAFETY: as above; the page is mapped for ever.
-        Apic::Memory => unsafe {
-            ((PAGE + ((ID as usize) << 4)) as *const u32).read_volatile() >> 24
-        },
-    }
+    board::apic_id(Apic::detect())
 }

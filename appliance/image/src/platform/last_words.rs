@@ -11,7 +11,7 @@
 
 use super::apic::{self, Apic};
 use super::timer::Timer;
-use super::{Clock, backtrace, last_act, power, uart};
+use super::{Clock, backtrace, board, last_act, power, uart};
 use appliance::config::OnPanic;
 use appliance::crash::{self, Draft, Header, RECORD_LEN, Record};
 use appliance::log_ring::LogRing;
@@ -19,7 +19,7 @@ use appliance::machine::CrashPlace;
 use boot::acpi::Tables;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use drivers::hal::Window;
 use std::sync::OnceLock;
@@ -28,11 +28,6 @@ use std::sync::OnceLock;
 const LOG_MESSAGES: usize = 16;
 /// Seconds before a reboot while the times of earlier panics are unknown.
 const BLIND_WAIT: u64 = 5;
-/// Events of QEMU's pvpanic (docs/specs/pvpanic.rst). `PANICKED`: the hypervisor handles it. `CRASH_LOADED`: the guest
-/// handles it itself.
-const PANICKED: u8 = 1;
-const CRASH_LOADED: u8 = 2;
-
 /// What a report needs, prepared during bring-up.
 struct Context {
     clock: Clock,
@@ -57,8 +52,6 @@ struct Place {
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 /// The core with the fatal error takes it.
 static PLACE: AtomicPtr<Place> = AtomicPtr::new(core::ptr::null_mut());
-/// I/O port of pvpanic; 0 if there is none.
-static PVPANIC: AtomicU16 = AtomicU16::new(0);
 /// APIC ID plus one of the core with the fatal error; 0 without one.
 static FAILED: AtomicU32 = AtomicU32::new(0);
 /// Exit code, which tests see.
@@ -114,12 +107,6 @@ pub fn set_place(last: Option<Header>, disk: Option<CrashPlace>) {
         // SAFETY: made by `Box::into_raw` above. The code that swaps the pointer out owns it.
         drop(unsafe { Box::from_raw(former) });
     }
-}
-
-/// Sets the port of pvpanic.
-#[cfg(not(feature = "uhyve"))]
-pub fn set_pvpanic(port: u16) {
-    PVPANIC.store(port, Ordering::Relaxed);
 }
 
 /// Whether another core has a fatal error and has stopped this one.
@@ -215,7 +202,7 @@ extern "C" fn overtime() -> ! {
 fn end() -> ! {
     let (code, wait) = (CODE.load(Ordering::Relaxed), WAIT.load(Ordering::Relaxed));
     let policy = crash::policy();
-    notify_pvpanic(policy);
+    board::notify_of_panic(policy);
     if policy == OnPanic::Halt {
         uart::print("isthmus: halted\r\n");
         halt();
@@ -239,22 +226,6 @@ fn end() -> ! {
         }
     }
     power::reset(context.and_then(|context| context.acpi.as_ref()))
-}
-
-/// Notifies the hypervisor by its pvpanic device, if there is one.
-fn notify_pvpanic(policy: OnPanic) {
-    let event = if policy == OnPanic::Reboot { CRASH_LOADED } else { PANICKED };
-    let port = PVPANIC.load(Ordering::Relaxed);
-    if port == 0 {
-        return;
-    }
-    let mut port = x86_64::instructions::port::Port::<u8>::new(port);
-    // SAFETY: QEMU says that its pvpanic device is at this port, which does not access memory of ours.
-    unsafe {
-        if port.read() & event != 0 {
-            port.write(event);
-        }
-    }
 }
 
 /// Writes to the record and to the serial port.

@@ -33,6 +33,8 @@ pub struct Pc {
     /// The console if there is no serial port.
     pub(super) console: Option<Box<dyn ConsoleLine>>,
     pub(super) acpi: Option<Tables>,
+    /// The power button, if it is a fixed feature.
+    pub(super) button: Option<power::Button>,
     /// Seconds since 1970 when the clock started.
     pub(super) started: u64,
 }
@@ -41,18 +43,6 @@ impl Pc {
     /// The clock of the machine.
     pub fn clock(&self) -> Clock {
         self.clock
-    }
-
-    /// I/O port of the console's serial port, if there is one.
-    #[cfg(not(feature = "uhyve"))]
-    pub fn serial_port(&self) -> Option<u16> {
-        self.uart.base()
-    }
-
-    /// Replaces the serial port as the console.
-    #[cfg(not(feature = "uhyve"))]
-    pub fn set_console(&mut self, console: Box<dyn ConsoleLine>) {
-        self.console = Some(console);
     }
 }
 
@@ -112,6 +102,10 @@ impl Machine for Pc {
 
     fn power_off(&mut self, code: u8) -> ! {
         power::off(code)
+    }
+
+    fn power_button(&mut self) -> bool {
+        self.button.as_mut().is_some_and(power::Button::was_pressed)
     }
 
     fn keep_crashes(&mut self, last: Option<Header>, place: Option<CrashPlace>) {

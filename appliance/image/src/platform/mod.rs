@@ -8,6 +8,10 @@ mod entropy;
 mod exceptions;
 #[cfg(feature = "faults")]
 pub mod fault_injection;
+// The only condition on uhyve: everything else calls functions of `board`.
+#[cfg_attr(not(feature = "uhyve"), path = "pc/mod.rs")]
+#[cfg_attr(feature = "uhyve", path = "uhyve/mod.rs")]
+pub mod board;
 mod idt;
 mod image;
 mod interrupts;
@@ -18,28 +22,17 @@ pub mod last_words;
 mod machine;
 mod paging;
 mod pci;
-#[cfg(not(feature = "uhyve"))]
-mod ports;
 pub mod power;
 mod printer;
 mod screen;
 mod timer;
-#[cfg_attr(feature = "uhyve", path = "uhyve_console.rs")]
-pub mod uart;
-#[cfg(feature = "uhyve")]
-pub mod uhyve;
-#[cfg(not(feature = "uhyve"))]
-mod virtio_slots;
-#[cfg(not(feature = "uhyve"))]
-pub mod watchdog;
 
+pub use board::uart;
 pub use clock::{Clock, tsc};
 pub use entropy::from_cpu as entropy_from_cpu;
 pub use machine::Pc;
 pub use paging::Protection;
 pub use pci::ConfigSpace;
-#[cfg(not(feature = "uhyve"))]
-pub use ports::Ports;
 
 use apic::Apic;
 use appliance::crash::{RECORD_LEN, Record};
@@ -47,7 +40,6 @@ use appliance::log_ring::LogRing;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
-#[cfg(not(feature = "uhyve"))]
 use drivers::driver::Slot;
 use drivers::hal::{Arena, Claim, Claims, Interrupt, Mmio, Platform, Registers, Window};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -74,6 +66,9 @@ pub fn committed() -> u64 {
     bytes.last_chunk().map_or(0, |time| u64::from_le_bytes(*time))
 }
 
+/// Replaces a document that could not be read. Like an invalid document it closes all that the document may restrict.
+const NOT_READ: &[u8] = b"(not read)";
+
 /// The machine, brought up.
 pub struct Bringup {
     /// The machine, for the loop.
@@ -83,7 +78,6 @@ pub struct Bringup {
     /// PCI configuration space.
     pub pci: ConfigSpace,
     /// The virtio devices of a machine without PCI.
-    #[cfg(not(feature = "uhyve"))]
     pub virtio_slots: Vec<Slot>,
     /// The other cores, in order.
     pub spare: Vec<cores::Spare>,
@@ -118,7 +112,7 @@ pub fn bring_up(
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
 
     let (arena, crash_memory) = arena(boot)?;
-    let mut devices = Devices { arena, memory: &boot.memory, claims: Claims::new() };
+    let mut devices = Devices { arena, clock, memory: &boot.memory, claims: Claims::new() };
     let image = image::segments();
     if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
         // SAFETY: the range is the image's code, which is readable and stays mapped.
@@ -157,21 +151,11 @@ pub fn bring_up(
     });
     iommu::turn_off(acpi.as_ref(), &boot.memory, &clock, &mut devices.arena);
     let pci = ConfigSpace::detect(acpi.as_ref(), |at, len| devices.map_config_space(at, len));
-    #[cfg(not(feature = "uhyve"))]
-    let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
+    let virtio_slots = board::virtio_slots(acpi.as_ref(), boot.command_line());
     timer.start();
-    let machine = Pc { clock, timer, apic, uart, console: None, acpi, started };
-    Ok(Bringup {
-        machine,
-        devices,
-        pci,
-        #[cfg(not(feature = "uhyve"))]
-        virtio_slots,
-        spare,
-        protection,
-        crash,
-        build_id,
-    })
+    let button = power::Button::take(acpi.as_ref());
+    let machine = Pc { clock, timer, apic, uart, console: None, acpi, button, started };
+    Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection, crash, build_id })
 }
 
 /// The DMA arena, which the stub has reserved, and memory for the record of a panic. The record is at the beginning,
@@ -211,6 +195,7 @@ pub fn total_memory(boot: &BootInfo) -> u64 {
 #[derive(Debug)]
 pub struct Devices {
     arena: Arena,
+    clock: Clock,
     /// All memory of the machine.
     memory: &'static MemoryMap,
     /// Address ranges in use, because a device may report a base address inside another device's range.
@@ -282,9 +267,12 @@ unsafe impl Platform for Devices {
         interrupts::allocate(apic::id())
     }
 
-    #[cfg(feature = "uhyve")]
     fn route_line(&mut self, line: u8) -> Option<Interrupt> {
         io_apic::route(line.into(), None)
+    }
+
+    fn clock(&self) -> Option<Box<dyn drivers::hal::Clock + Send>> {
+        Some(Box::new(self.clock))
     }
 
     fn arena(&mut self) -> &mut Arena {

@@ -18,8 +18,12 @@ const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
-/// The kernel's own addresses begin here; device registers above cannot be mapped one to one.
+/// The kernel's own addresses begin here (64 TiB). Devices above, as in servers whose BIOS has a high MMIO base, are not
+/// mapped one to one but from [`HIGH`] on.
 const KERNEL_ADDRESSES: u64 = 0x4000_0000_0000;
+/// The upper half of the address space, which the kernel does not use, but for its last 512 GiB.
+const HIGH: u64 = 0xffff_8000_0000_0000;
+const HIGH_LEN: u64 = 127 << 40;
 /// End of the range that the stub has mapped one to one.
 const MAPPED: u64 = 4 << 30;
 
@@ -101,17 +105,29 @@ pub unsafe fn map_window(address: u64, len: usize, arena: &mut Arena) -> Option<
     Some(unsafe { Window::from_raw(start, address, len) })
 }
 
-/// Maps the unmapped pages of a range one to one, with `flags`. Returns the start of the range.
-fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNull<u8>> {
-    let end = address.checked_add(len as u64)?;
-    if address == 0 || end > KERNEL_ADDRESSES {
-        return None;
+/// Difference between the virtual and the bus address of a device's range; None if it is out of reach.
+fn shift_of(address: u64, end: u64) -> Option<u64> {
+    if end <= KERNEL_ADDRESSES {
+        return Some(0);
     }
+    let is_high = address >= KERNEL_ADDRESSES && end <= KERNEL_ADDRESSES + HIGH_LEN;
+    is_high.then_some(HIGH - KERNEL_ADDRESSES)
+}
+
+/// Maps the unmapped pages of a range with `flags`: one to one, or from [`HIGH`] on. Returns the start of the range.
+fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNull<u8>> {
+    let end = address.checked_add(len as u64).filter(|_| address != 0)?;
+    let Some(shift) = shift_of(address, end) else {
+        log::error!(
+            "a device at {address:#x} is out of reach: set a lower base for MMIO above 4 GiB in the BIOS"
+        );
+        return None;
+    };
     let mut at = address.max(MAPPED) & !(PAGE - 1);
     while at < end {
         let whole = at.is_multiple_of(LARGE_PAGE) && end - at >= LARGE_PAGE;
         let (level, size, large) = if whole { (2, LARGE_PAGE, LARGE) } else { (1, PAGE, 0) };
-        match entry(at, level, arena) {
+        match entry(at.wrapping_add(shift), level, arena) {
             // SAFETY: an entry of one of our tables. No TLB caches a page that was not mapped.
             Some(entry) => unsafe {
                 if *entry & PRESENT == 0 {
@@ -119,12 +135,12 @@ fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNul
                 }
             },
             // Already mapped by a large page, for another range of the same device.
-            None if is_mapped(at) => {}
+            None if is_mapped(at.wrapping_add(shift)) => {}
             None => return None,
         }
         at += size;
     }
-    NonNull::new(address as *mut u8)
+    NonNull::new(address.wrapping_add(shift) as *mut u8)
 }
 
 /// Whether an address is mapped.

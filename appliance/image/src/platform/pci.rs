@@ -46,13 +46,6 @@ impl ConfigSpace {
     pub fn roots(&self) -> impl Iterator<Item = (u16, RangeInclusive<u8>)> {
         [(0, self.roots.clone())].into_iter().chain(self.others.iter().cloned())
     }
-
-    /// Whether there is a PCI bus at all: microvm has none.
-    #[cfg(not(feature = "uhyve"))]
-    pub fn has_host_bridge(&self) -> bool {
-        // SAFETY: reading an identity has no effect.
-        unsafe { self.read(PciAddress::new(0, 0, 0, 0), 0) != u32::MAX }
-    }
 }
 
 impl ConfigRegionAccess for ConfigSpace {

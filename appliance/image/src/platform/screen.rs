@@ -106,7 +106,7 @@ pub fn print(bytes: &[u8]) {
 }
 
 /// Draws at most `most` characters. Returns whether more may wait.
-#[inline(always)]
+#[inline]
 pub fn draw(most: usize) -> bool {
     PENDING.load(Ordering::Relaxed) && draw_some(most)
 }

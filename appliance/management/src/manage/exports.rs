@@ -51,13 +51,27 @@ pub(crate) fn wanted(appliance: &dyn Appliance, from: usize, count: usize) -> Ve
     rows.collect()
 }
 
+/// The wanted exports, as a configuration can define them, and the volumes on disks that it lacks for that. An export of
+/// a volume that is removed at the next boot is left out.
+pub(crate) fn implied(appliance: &dyn Appliance) -> (Vec<Export>, Vec<config::Volume>) {
+    let mut exports = appliance.wanted_exports();
+    let named: Vec<config::Name> = exports.iter().map(|export| export.volume.clone()).collect();
+    let found = appliance.undeclared(&named);
+    let config = appliance.document().config();
+    exports.retain(|export| {
+        let mut names = config.volume_names().chain(found.iter().map(|volume| &volume.name));
+        names.any(|name| *name == export.volume)
+    });
+    (exports, found)
+}
+
 /// Changes the exports of the configuration and applies them. Without `[[export]]` each volume is exported: those
 /// implied exports are written into the configuration first.
 fn edit_exports(
     appliance: &mut dyn Appliance,
     change: impl FnOnce(&mut Vec<Export>) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut exports = appliance.wanted_exports();
+    let (mut exports, _) = implied(appliance);
     change(&mut exports)?;
     // A volume on a disk may be absent from the configuration. An export that names it adds it.
     let named: Vec<config::Name> = exports.iter().map(|export| export.volume.clone()).collect();

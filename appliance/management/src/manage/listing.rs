@@ -6,48 +6,84 @@ use crate::clients;
 use crate::console::Managed;
 use crate::report::Value;
 
-/// A list, or its row called `name`, formatted by the options.
-pub(super) fn list(
-    appliance: &dyn Appliance,
-    what: &str,
-    name: Option<&str>,
-    options: &[&str],
-) -> Told {
-    let storage = appliance.storage();
-    let value = match what {
-        "volume" => Value::List(volumes::rows(appliance, 0, usize::MAX)),
-        "remote" => remote::remotes(appliance),
-        "mirror" => remote::mirrors(appliance),
-        "export" => {
-            Value::list(storage.server.iter().flat_map(|s| exports::rows(s, storage.volumes)))
-        }
-        _ => match storage.server {
-            None => return Err("the storage server does not run".into()),
-            Some(server) => {
-                let volumes = storage.volumes;
-                let mut rows: Vec<Value> = match what {
-                    "session" => clients::sessions(server).collect(),
-                    "device" => clients::devices(volumes, server).collect(),
-                    _ => server.transport().paths().map(|p| clients::path(server, &p)).collect(),
-                };
-                for other in &storage.others {
-                    rows.extend_from_slice(match what {
-                        "session" => &other.sessions,
-                        "device" => &other.devices,
-                        _ => &other.paths,
-                    });
-                }
-                Value::List(rows)
-            }
-        },
-    };
-    let Value::List(mut rows) = value else { return Err("there is nothing to list".into()) };
-    if let Some(name) = name {
-        rows.retain(|row| first(row) == name);
-        if rows.is_empty() {
-            return Err(format!("there is no {what} {name:?}; `{what} list` lists all"));
+/// Objects that have lists.
+#[derive(Clone, Copy)]
+pub(super) enum Objects {
+    Volumes,
+    Exports,
+    Remotes,
+    Mirrors,
+    Sessions,
+    Devices,
+    Paths,
+}
+
+impl Objects {
+    /// One of them, as commands and errors name it.
+    fn noun(self) -> &'static str {
+        match self {
+            Objects::Volumes => "volume",
+            Objects::Exports => "export",
+            Objects::Remotes => "remote",
+            Objects::Mirrors => "mirror",
+            Objects::Sessions => "session",
+            Objects::Devices => "device",
+            Objects::Paths => "path",
         }
     }
+
+    /// A row for each.
+    fn rows(self, appliance: &dyn Appliance) -> Result<Vec<Value>, String> {
+        let storage = appliance.storage();
+        let server = || storage.server.ok_or("the storage server does not run");
+        let mut rows: Vec<Value> = match self {
+            Objects::Volumes => volumes::rows(appliance, 0, usize::MAX),
+            Objects::Remotes => remote::remotes(appliance),
+            Objects::Mirrors => remote::mirrors(appliance),
+            Objects::Exports => {
+                storage.server.iter().flat_map(|s| exports::rows(s, storage.volumes)).collect()
+            }
+            Objects::Sessions => clients::sessions(server()?).collect(),
+            Objects::Devices => clients::devices(storage.volumes, server()?).collect(),
+            Objects::Paths => {
+                let server = server()?;
+                server.transport().paths().map(|path| clients::path(server, &path)).collect()
+            }
+        };
+        for other in &storage.others {
+            rows.extend_from_slice(match self {
+                Objects::Sessions => &other.sessions,
+                Objects::Devices => &other.devices,
+                Objects::Paths => &other.paths,
+                Objects::Volumes | Objects::Exports | Objects::Remotes | Objects::Mirrors => &[],
+            });
+        }
+        Ok(rows)
+    }
+}
+
+/// A list, formatted by the options.
+pub(super) fn list(appliance: &dyn Appliance, objects: Objects, options: &[&str]) -> Told {
+    formatted(objects.rows(appliance)?, options)
+}
+
+/// The row of an object, whose name is the first word. The other words are options.
+pub(super) fn show(appliance: &dyn Appliance, objects: Objects, words: &[&str]) -> Told {
+    let (name, options) = words.split_first().ok_or("missing name")?;
+    let mut rows = objects.rows(appliance)?;
+    rows.retain(|row| first(row) == *name);
+    if rows.is_empty() {
+        let noun = objects.noun();
+        return Err(format!("there is no {noun} {name:?}; `{noun} list` lists all"));
+    }
+    if let (Objects::Volumes, Some(Value::Object(entries))) = (objects, rows.first_mut()) {
+        entries.extend(volumes::abilities(appliance, name));
+    }
+    formatted(rows, options)
+}
+
+/// Rows, formatted by the options.
+pub(super) fn formatted(mut rows: Vec<Value>, options: &[&str]) -> Told {
     let mut format = "";
     for option in options {
         match *option {

@@ -72,8 +72,8 @@ pub(super) fn of_new_volume(name: &Name, open: bool) -> String {
     }
 }
 
-/// [`lines`] for the appliance's exports and open devices, as text that follows a reply.
-pub(crate) fn warnings(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
+/// Devices that clients have open on a volume, on all cores.
+fn opens(appliance: &dyn Appliance, volume: &Name) -> Vec<Open> {
     let storage = appliance.storage();
     let mut open = Vec::new();
     if let Some(server) = storage.server {
@@ -94,9 +94,43 @@ pub(crate) fn warnings(appliance: &dyn Appliance, changed: &ExportName, volume: 
             hosts: hosts_of(&rows.paths, text(row, "session")),
         }));
     }
+    open
+}
+
+/// [`lines`] for the appliance's exports and open devices, as text that follows a reply.
+pub(crate) fn warnings(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
+    let open = opens(appliance, volume);
     let exports = appliance.wanted_exports();
     let lines = lines(&exports, changed, volume, &open);
     lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// Clients that have a volume open through exports `before`, and could not open it again through `after`.
+pub(crate) fn cut_off(
+    appliance: &dyn Appliance,
+    before: &[Export],
+    after: &[Export],
+) -> Vec<String> {
+    let mut volumes: Vec<&Name> = before.iter().map(|export| &export.volume).collect();
+    volumes.dedup();
+    let mut lines = Vec::new();
+    for volume in volumes {
+        let admitted = |exports: &[Export], open: &Open| {
+            exports.iter().any(|export| export.volume == *volume && admits(export, open))
+        };
+        for open in opens(appliance, volume) {
+            if admitted(before, &open) && !admitted(after, &open) {
+                let hosts: Vec<String> = open.hosts.iter().map(ToString::to_string).collect();
+                let (hosts, session) = (hosts.join(", "), &open.session);
+                let line =
+                    format!("{hosts} has {volume} open (session {session}) and loses access");
+                if !lines.contains(&line) {
+                    lines.push(line);
+                }
+            }
+        }
+    }
+    lines
 }
 
 /// A text value of a row that another core's loop published.

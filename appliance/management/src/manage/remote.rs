@@ -1,38 +1,20 @@
 //! Console commands for remote volumes and mirrors.
 
 use crate::appliance::{Appliance, Told};
-use crate::config::{Config, Mirror, Name, Remote, Size};
+use crate::config::{Config, Mirror, Name, PathPair, Remote, RemotePath, Size};
 use crate::console::Managed;
 use crate::orders::{MirrorOrder, Order, Reads};
-use crate::remote::{mirror, path_name};
+use crate::remote::{mirror, path_name, path_pair};
 use crate::report::Value;
 use crate::status::{MirrorStatus, RemoteStatus};
 use crate::words::{at_once, lines, missing, one_name};
 use drivers::hal::Geometry;
+use net::dns::Host;
 use storage::volume::VolumeId;
 use storage::volume::mirror::{MemberState, MirrorState};
 
-/// Executes or starts a command.
-pub(super) fn act(appliance: &mut dyn Appliance, what: &str, order: &str, words: &[&str]) -> Told {
-    match (what, order) {
-        ("remote", "add") => add(appliance, words),
-        ("remote", "remove") => remove(appliance, one_name(words)?),
-        ("remote", "remap") => appliance.carry_out(Order::Remap(one_name(words)?)),
-        ("remote", "read") => read(appliance, words),
-        ("mirror", "create") => create(appliance, words),
-        ("mirror", "force") => {
-            appliance.carry_out(Order::Mirror(one_name(words)?, MirrorOrder::Force))
-        }
-        ("mirror", "grow") => grow_mirror(appliance, one_name(words)?),
-        ("mirror", "detach") => detach(appliance, words),
-        ("mirror", "attach") => attach(appliance, words),
-        ("mirror", "remove") => remove_mirror(appliance, words),
-        _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
-    }
-}
-
 /// Remote volumes, a row for each.
-pub(super) fn remotes(appliance: &dyn Appliance) -> Value {
+pub(super) fn remotes(appliance: &dyn Appliance) -> Vec<Value> {
     let remote = appliance.remote();
     let rows = remote.sessions.iter().flat_map(|session| {
         let paths = session.client.transport().paths();
@@ -54,18 +36,34 @@ pub(super) fn remotes(appliance: &dyn Appliance) -> Value {
             ]))
         })
     });
-    Value::list(rows)
+    let nbd = remote.nbd.iter().map(|one| {
+        let failure = one.status.last_failure.map(|failure| failure.to_string());
+        let paths = format!("{} {} of {}", one.address, one.status.ready, one.settings.connections);
+        Value::object([
+            ("name", one.name.to_string().into()),
+            ("session", "nbd".into()),
+            ("device_path", one.export.clone().into()),
+            ("state", one.status.state.as_str().into()),
+            ("size", Value::Bytes(one.geometry.sectors.saturating_mul(512))),
+            ("requests", one.status.requests.into()),
+            ("last_error", failure.into()),
+            ("paths", Value::list([paths.into()])),
+        ])
+    });
+    rows.chain(nbd).collect()
 }
 
 /// Mirrors, a row for each.
-pub(super) fn mirrors(appliance: &dyn Appliance) -> Value {
+pub(super) fn mirrors(appliance: &dyn Appliance) -> Vec<Value> {
     let now = appliance.machine().now;
-    Value::list(appliance.remote().mirrors.iter().map(|one| {
+    let remote = appliance.remote();
+    let rows = remote.mirrors.iter().map(|one| {
         let Value::Object(mut entries) = mirror(one, now) else { return Value::None };
         entries.retain(|(name, _)| name != "force");
         entries.insert(0, ("name".into(), one.name.to_string().into()));
         Value::Object(entries)
-    }))
+    });
+    rows.collect()
 }
 
 /// State of a volume: of its remote device, of its mirror, or whether it is present.
@@ -76,8 +74,8 @@ pub(super) fn state_of(
     geometry: Option<Geometry>,
 ) -> String {
     let device = remote.sessions.iter().find_map(|session| session.device(volume));
-    if let Some(device) = device {
-        let device = device.state.as_str();
+    let nbd = remote.nbd(volume).map(|one| one.status.state.as_str());
+    if let Some(device) = device.map(|device| device.state.as_str()).or(nbd) {
         return match (geometry, config.mirror_of(volume)) {
             (None, Some(mirror)) => format!("{device}, a member of {}", mirror.name),
             _ => device.into(),
@@ -93,10 +91,24 @@ pub(super) fn state_of(
     }
 }
 
-/// Parses a remote: a name, then the options of rnbd-client's `map_device`.
-fn parse(words: &[&str]) -> Result<Remote, String> {
+/// Reads a path, which may lack its source and have `,` for `@`, as Linux writes it.
+fn path_of(appliance: &dyn Appliance, value: &str) -> Result<RemotePath, String> {
+    match path_pair(appliance, value) {
+        Ok(PathPair { from, to }) => Ok(RemotePath { from, to: Host::Address(to) }),
+        // The server may have a name.
+        Err(_) if value.contains('@') => value.parse(),
+        Err(why) => Err(why),
+    }
+}
+
+/// Parses a remote: a name, then its kind's keys of the configuration, which for `rnbd` are the options of rnbd-client's
+/// `map_device`.
+fn parse(appliance: &dyn Appliance, words: &[&str]) -> Result<Remote, String> {
     let (&name, words) = words.split_first().ok_or("missing name")?;
     let name: Name = name.parse()?;
+    if words.contains(&"kind=nbd") {
+        return parse_nbd(&name, words);
+    }
     let (mut sessname, mut device_path, mut path) = (None, None, Vec::new());
     let mut text = format!("name = \"{name}\"\n");
     for &word in words {
@@ -104,9 +116,10 @@ fn parse(words: &[&str]) -> Result<Remote, String> {
             word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
         let bad = |why: String| format!("{key}: {value:?}: {why}");
         match key {
+            "kind" if value == "rnbd" => {}
             "sessname" => sessname = Some(value.parse().map_err(bad)?),
             "device_path" => device_path = Some(value.parse().map_err(bad)?),
-            "path" => path.push(value.parse().map_err(bad)?),
+            "path" => path.push(path_of(appliance, value).map_err(bad)?),
             "access_mode" | "mp_policy" => text += &format!("{key} = \"{value}\"\n"),
             "dest_port" | "nr_poll_queues" | "max_reconnect_attempts" | "wait_seconds" => {
                 text += &format!("{key} = {value}\n");
@@ -118,18 +131,55 @@ fn parse(words: &[&str]) -> Result<Remote, String> {
     let device_path = device_path.ok_or("missing device: give device_path=NAME")?;
     // The configuration's parser reads the options that have defaults.
     let rest = "sessname = \"s\"\ndevice_path = \"d\"\npath = \"127.0.0.2@127.0.0.3\"\n";
-    let document = format!("volume = []\n[[remote]]\n{text}{rest}");
+    let defaults = remote_of(&(text + rest))?;
+    let (sessname, device_path) = (Some(sessname), Some(device_path));
+    Ok(Remote { sessname, device_path, path, ..defaults })
+}
+
+/// Parses a remote over NBD.
+fn parse_nbd(name: &Name, words: &[&str]) -> Result<Remote, String> {
+    let (mut address, mut export) = (Vec::new(), None);
+    let mut text = format!("name = \"{name}\"\nkind = \"nbd\"\naddress = \"192.0.2.1\"\n");
+    for &word in words {
+        let (key, value) =
+            word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+        let bad = |why: String| format!("{key}: {value:?}: {why}");
+        match key {
+            "kind" => {}
+            "address" => {
+                for one in value.split(',') {
+                    address.push(one.parse().map_err(bad)?);
+                }
+            }
+            "export" => export = Some(value.parse().map_err(bad)?),
+            "access_mode" => text += &format!("{key} = \"{value}\"\n"),
+            "connections" | "write_through" | "keepalive_ms" | "reconnect_ms" | "give_up_ms" => {
+                text += &format!("{key} = {value}\n");
+            }
+            _ => return Err(format!("unknown option {word:?}")),
+        }
+    }
+    if address.is_empty() {
+        return Err("missing server: give address=SERVER".into());
+    }
+    // The configuration's parser reads the options that have defaults.
+    let defaults = remote_of(&text)?;
+    Ok(Remote { address, export, ..defaults })
+}
+
+/// The remote of a section.
+fn remote_of(text: &str) -> Result<Remote, String> {
+    let document = format!("volume = []\n[[remote]]\n{text}");
     let config =
         crate::config::check(document.as_bytes()).map_err(|problems| match problems.first() {
             Some(problem) => format!("{}; accepted: {}", problem.reason, problem.accepted),
             None => "not a remote".into(),
         })?;
-    let defaults = config.remote.into_iter().next().ok_or("not a remote")?;
-    Ok(Remote { sessname, device_path, path, ..defaults })
+    config.remote.into_iter().next().ok_or_else(|| "not a remote".into())
 }
 
-fn add(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
-    let remote = parse(words)?;
+pub(super) fn add(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+    let remote = parse(appliance, words)?;
     let mut document = appliance.document().clone();
     document.edit(|config| config.remote.push(remote.clone())).map_err(|p| lines(&p))?;
     appliance.carry_out(Order::AddRemote(&remote, document.config()))?;
@@ -164,7 +214,7 @@ fn unopened(appliance: &dyn Appliance, name: &str) -> Result<VolumeId, String> {
     Ok(id)
 }
 
-fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
+pub(super) fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
     let config = appliance.document().config();
     if let Some(mirror) = config.mirror_of(name) {
         return Err(format!(
@@ -185,7 +235,7 @@ fn remove(appliance: &mut dyn Appliance, name: &str) -> Told {
 }
 
 /// Grows a mirror to the size of its smaller member.
-fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
+pub(super) fn grow_mirror(appliance: &mut dyn Appliance, name: &str) -> Told {
     let remote = appliance.remote();
     let mirror = remote.mirrors.iter().find(|one| one.name == name);
     let mirror = mirror.ok_or_else(|| format!("there is no mirror {name:?}"))?;
@@ -233,7 +283,7 @@ fn member_of<'a>(
 }
 
 /// Takes a member out of use. The other member must be in sync.
-fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+pub(super) fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, member, force) = match words {
         [name, member] => (*name, *member, false),
         [name, member, "force"] => (*name, *member, true),
@@ -263,7 +313,7 @@ fn detach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
 }
 
 /// Takes a detached member back.
-fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+pub(super) fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let [name, member] = words else { return Err("accepted: NAME MEMBER".into()) };
     let remote = appliance.remote();
     let (mirror, place) = member_of(&remote, name, member)?;
@@ -280,7 +330,7 @@ fn attach(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
 }
 
 /// Starts the removal of a mirror. Outstanding requests of its members end first.
-fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+pub(super) fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (name, force) = match words {
         [name, "force"] => (*name, true),
         words => (one_name(words)?, false),
@@ -331,7 +381,7 @@ fn remove_mirror(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     started
 }
 
-fn read(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+pub(super) fn read(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let (&name, options) = words.split_first().ok_or("missing name")?;
     let mut wanted = Reads { count: 1000, size: 4096, depth: 32 };
     for option in options {
@@ -376,7 +426,7 @@ fn make_anew(appliance: &mut dyn Appliance, mirror: &Mirror, members: [&str; 2])
     made.map(|_: Managed| at_once())
 }
 
-fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
+pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     if !cfg!(feature = "mirror") {
         return Err(missing("mirror"));
     }

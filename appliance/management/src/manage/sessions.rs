@@ -18,23 +18,14 @@ fn order(
     appliance.carry_out(Order::Clients(order, &places))
 }
 
-/// Whether a row has this text under a key.
-fn has_text(row: &Value, key: &str, value: &str) -> bool {
-    let Value::Object(entries) = row else { return false };
-    entries
-        .iter()
-        .any(|(name, one)| name == key && matches!(one, Value::Text(text) if text == value))
-}
-
 pub(super) fn disconnect(appliance: &mut dyn Appliance, name: &str) -> Told {
     let end = ClientOrder::EndSession(name.into());
-    order(appliance, end, |rows| &rows.sessions, &|row| has_text(row, "name", name))
+    order(appliance, end, |rows| &rows.sessions, &|row| row.has_text("name", name))
 }
 
-pub(super) fn path_order(appliance: &mut dyn Appliance, name: &str, what: &str) -> Told {
-    let what = if what == "reset" { PathOrder::Reset } else { PathOrder::Disconnect };
+pub(super) fn path_order(appliance: &mut dyn Appliance, name: &str, what: PathOrder) -> Told {
     let of_path = ClientOrder::Path { session: None, path: name.into(), what };
-    order(appliance, of_path, |rows| &rows.paths, &|row| has_text(row, "name", name))
+    order(appliance, of_path, |rows| &rows.paths, &|row| row.has_text("name", name))
 }
 
 pub(super) fn close_device(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
@@ -42,8 +33,7 @@ pub(super) fn close_device(appliance: &mut dyn Appliance, words: &[&str]) -> Tol
     let session = rest.first().copied();
     let close = ClientOrder::Close { device: name.into(), session: session.map(str::to_string) };
     let is_match = |row: &Value| {
-        has_text(row, "name", name)
-            && session.is_none_or(|session| has_text(row, "session", session))
+        row.has_text("name", name) && session.is_none_or(|session| row.has_text("session", session))
     };
     order(appliance, close, |rows| &rows.devices, &is_match)
 }

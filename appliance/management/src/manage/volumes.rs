@@ -7,7 +7,9 @@ use super::remote;
 use crate::appliance::{Appliance, Told};
 use crate::clients::session_name;
 use crate::config::{DeviceName, Size, Volume};
+use crate::nbd_client;
 use crate::orders::Order;
+use crate::pieces::Entry;
 use crate::report::Value;
 use crate::status::DiskStatus;
 use crate::words::lines;
@@ -22,6 +24,30 @@ fn number_of(disks: &[DiskStatus<'_>], name: &DeviceName) -> Option<usize> {
     found.next().filter(|_| found.next().is_none())
 }
 
+/// The number of the disk that holds a volume, in extents or as a whole. None for other volumes.
+fn disk_of(appliance: &dyn Appliance, disks: &[DiskStatus<'_>], name: &str) -> Option<usize> {
+    let declared = &appliance.document().config().volume;
+    let pools = appliance.storage().pools;
+    let pool = pools.iter().find(|pool| pool.table.find(name).is_some());
+    let declared = declared.iter().find(|volume| volume.name.as_str() == name);
+    let declared = declared.and_then(|volume| volume.disk.as_ref());
+    pool.map(|pool| pool.disk.0).or_else(|| declared.and_then(|name| number_of(disks, name)))
+}
+
+/// Name of the disk that holds a volume in extents.
+pub(crate) fn pool_of(appliance: &dyn Appliance, volume: &str) -> Option<String> {
+    let pools = appliance.storage().pools;
+    let pool = pools.iter().find(|pool| pool.table.find(volume).is_some())?;
+    appliance.disks().get(pool.disk.0).map(|disk| disk.name.to_string())
+}
+
+/// Name of the disk of a volume, if the disk has failed or was pulled out.
+pub(crate) fn failed_disk_of(appliance: &dyn Appliance, volume: &str) -> Option<String> {
+    let disks = appliance.disks();
+    let disk = disks.get(disk_of(appliance, &disks, volume)?)?;
+    disk.health.is_some_and(|health| health.gone).then(|| disk.name.to_string())
+}
+
 /// Configured volumes, then other open ones: at most `count` from index `from`.
 pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<Value> {
     let (storage, remotes) = (appliance.storage(), appliance.remote());
@@ -33,13 +59,10 @@ pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<
     let rows = names.skip(from).take(count).map(|name| {
         let geometry = storage.volumes.find(name).and_then(|id| storage.volumes.get(id));
         let geometry = geometry.map(|volume| volume.geometry());
-        let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
-        let pool = storage.pools.iter().find_map(|p| Some((p.disk.0, p.table.find(name)?)));
-        let declared = declared.and_then(|volume| volume.disk.as_ref());
-        let disk = pool
-            .map(|(number, _)| number)
-            .or_else(|| declared.and_then(|name| number_of(&disks, name)));
-        let extents = pool.map(|(_, entry)| entry.extents.len());
+        let entry = storage.pools.iter().find_map(|pool| pool.table.find(name));
+        let disk = disk_of(appliance, &disks, name);
+        let extents = entry.map(|entry| entry.extents.len());
+        let failed = disk.and_then(|number| disks.get(number)?.health).is_some_and(|one| one.gone);
         let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
             && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
         let of_member = || remotes.mirrors.iter().find_map(|mirror| mirror.member_sectors(name));
@@ -57,10 +80,24 @@ pub(crate) fn rows(appliance: &dyn Appliance, from: usize, count: usize) -> Vec<
             ("extents", extents.into()),
             ("read_only", read_only.into()),
             ("open", open.into()),
-            ("state", remote::state_of(&remotes, config, name, geometry).into()),
+            (
+                "state",
+                match failed {
+                    true => "disk failed".into(),
+                    false => remote::state_of(&remotes, config, name, geometry).into(),
+                },
+            ),
         ])
     });
     rows.collect()
+}
+
+/// What a volume can do. Nothing for a member of a mirror, which the mirror holds.
+pub(super) fn abilities(appliance: &dyn Appliance, name: &str) -> Vec<Entry> {
+    let volumes = appliance.storage().volumes;
+    let volume = volumes.find(name).and_then(|id| volumes.get(id));
+    let remote = appliance.remote();
+    volume.map_or(Vec::new(), |volume| nbd_client::abilities(&volume.geometry(), remote.nbd(name)))
 }
 
 pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {

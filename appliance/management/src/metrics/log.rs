@@ -21,5 +21,10 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         "Messages overwritten before they were sent to the syslog server.",
     )?
     .sample(&[], counters.lost)?;
+    w.counter(
+        "isthmus_log_slow_followers_total",
+        "Clients that followed the log too slowly, and were disconnected.",
+    )?
+    .sample(&[], counters.slow_followers)?;
     Ok(())
 }

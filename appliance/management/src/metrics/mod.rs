@@ -2,22 +2,25 @@
 
 #[cfg(feature = "mlx5")]
 mod cards;
+mod dns;
 mod linx;
 mod log;
 mod ntb;
+mod nvme;
 mod page;
 mod rapidio;
 mod rdma_stack;
 mod remote_storage;
 mod smc;
 mod storage;
+mod time;
 pub mod udp_engines;
 
 use crate::appliance::Appliance;
 use crate::loops::{LoopCounters, Stage};
 use crate::show::not_ready;
 use core::fmt::{Display, Error};
-use drivers::hal::{Health, PortCounters};
+use drivers::hal::{DeviceState, Health, PortCounters};
 use net::metrics::{Place, Writer};
 use page::Page;
 
@@ -27,7 +30,10 @@ type Section = fn(&dyn Appliance, &mut Page<'_>) -> Result<(), Error>;
 const SECTIONS: &[Section] = &[
     appliance,
     log::write,
+    dns::write,
+    time::write,
     ports,
+    disks,
     rdma_stack::write,
     #[cfg(feature = "mlx5")]
     cards::write,
@@ -35,6 +41,7 @@ const SECTIONS: &[Section] = &[
     rapidio::write,
     udp_engines::write,
     linx::write,
+    nvme::write,
     storage::write,
     smc::write,
     remote_storage::write,
@@ -42,11 +49,7 @@ const SECTIONS: &[Section] = &[
 ];
 
 /// Position in the page.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    section: usize,
-    place: Place,
-}
+pub(crate) use crate::console::MetricsPlace as Progress;
 
 /// Appends until the piece has `room` bytes, or one sample more. False at the end of the page.
 pub(crate) fn write_piece(
@@ -169,8 +172,11 @@ fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
         "Whether the wall clock is plausible: not before this build.",
     )?
     .sample(&[], u64::from(machine.clock.is_plausible))?;
-    w.gauge("isthmus_ready", "Whether everything configured is in service.")?
-        .sample(&[], u64::from(not_ready(appliance).is_empty()))?;
+    let mut ready = w.gauge("isthmus_ready", "Whether everything configured is in service.")?;
+    // The answer costs much where there are many exports.
+    if !ready.is_past() {
+        ready.sample(&[], u64::from(not_ready(appliance).is_empty()))?;
+    }
     w.gauge(
         "isthmus_config_unsaved",
         "Whether the configuration was changed since it was read or saved.",
@@ -223,6 +229,12 @@ fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     for port in &ports {
         up.sample(&[("port", &port.name)], u64::from(port.link))?;
     }
+    let help = "Whether the port's device works, whatever its link.";
+    let mut ready = w.gauge("isthmus_port_device_ready", help)?;
+    for port in &ports {
+        let is_ready = port.report.life.state == DeviceState::Ready;
+        ready.sample(&[("port", &port.name)], u64::from(is_ready))?;
+    }
     for (name, help, value) in PORT_FAMILIES {
         let mut family = w.counter(name, help)?;
         for port in &ports {
@@ -268,6 +280,10 @@ fn ports(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
             dropped.sample(&[("port", &port.name)], count)?;
         }
     }
+    Ok(())
+}
+
+fn disks(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let disks = appliance.disks();
     let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;
     for disk in &disks {

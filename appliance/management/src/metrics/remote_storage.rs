@@ -1,10 +1,10 @@
-//! Metrics of sessions with other servers, of devices mapped over them, and of mirrors.
+//! Metrics of sessions with other servers, of devices mapped over them, of remotes over NBD, and of mirrors.
 
 use super::page::Page;
 use super::storage::buckets;
 use crate::appliance::Appliance;
 use crate::remote::path_name;
-use crate::status::RemoteSession;
+use crate::status::{NbdStatus, RemoteSession};
 use core::fmt::{Display, Error};
 use rtrs::client::{PathState, PathStats, PathStatus};
 use rtrs::server::Histogram;
@@ -41,6 +41,24 @@ const LATENCIES: [Latency; 2] = [
     }),
 ];
 
+const NBD: [Family<nbd::Stats>; 11] = [
+    ("isthmus_nbd_client_reads_total", "Reads sent.", |s| s.reads),
+    ("isthmus_nbd_client_read_bytes_total", "Bytes requested by reads.", |s| s.read_bytes),
+    ("isthmus_nbd_client_writes_total", "Writes sent.", |s| s.writes),
+    ("isthmus_nbd_client_written_bytes_total", "Bytes sent in writes.", |s| s.written_bytes),
+    ("isthmus_nbd_client_flushes_total", "Flushes sent.", |s| s.flushes),
+    ("isthmus_nbd_client_others_total", "Discards and write-zeroes sent.", |s| s.others),
+    ("isthmus_nbd_client_errors_total", "Requests answered with an error.", |s| s.errors),
+    ("isthmus_nbd_client_replays_total", "Requests sent again after a lost connection.", |s| {
+        s.replays
+    }),
+    ("isthmus_nbd_client_connects_total", "Successful handshakes.", |s| s.connects),
+    ("isthmus_nbd_client_failures_total", "Failed or lost connections.", |s| s.failures),
+    ("isthmus_nbd_client_losses_total", "Times that unflushed writes may have been lost.", |s| {
+        s.losses
+    }),
+];
+
 const MIRROR: [Family<Status>; 3] = [
     (
         "isthmus_mirror_timeouts_total",
@@ -65,8 +83,27 @@ fn paths<'a>(
     paths.skip(past)
 }
 
+/// Remotes over NBD.
+fn write_nbd(remotes: &[NbdStatus<'_>], w: &mut Page<'_>) -> Result<(), Error> {
+    let mut ready =
+        w.gauge("isthmus_nbd_client_connections", "Connections to the server that are up.")?;
+    for one in remotes {
+        ready.sample(&[("volume", &one.name)], one.status.ready as u64)?;
+    }
+    for (name, help, value) in NBD {
+        let mut family = w.counter(name, help)?;
+        for one in remotes {
+            family.sample(&[("volume", &one.name)], value(&one.status.stats))?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let remote = appliance.remote();
+    if !remote.nbd.is_empty() {
+        write_nbd(&remote.nbd, w)?;
+    }
     if !remote.is_there {
         return Ok(());
     }

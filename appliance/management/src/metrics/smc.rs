@@ -9,7 +9,7 @@ use smcr::engine::Counters;
 /// A counter of a `T`: metric name, help, and value.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const ENGINE: [Family<Counters>; 11] = [
+const ENGINE: [Family<Counters>; 12] = [
     ("isthmus_smc_handshake_errors_total", "Handshakes that failed.", |c| c.failed),
     ("isthmus_smc_first_contacts_total", "Connections that created a link group.", |c| {
         c.first_contacts
@@ -27,6 +27,9 @@ const ENGINE: [Family<Counters>; 11] = [
     ),
     ("isthmus_smc_links_failed_total", "Links that failed.", |c| c.links_failed),
     ("isthmus_smc_failovers_total", "Connections moved to another link.", |c| c.failovers),
+    ("isthmus_smc_returned_total", "Connections moved back to a link that is up again.", |c| {
+        c.returned
+    }),
     ("isthmus_smc_receive_bytes_total", "Bytes received.", |c| c.bytes_received),
     ("isthmus_smc_transmit_bytes_total", "Bytes queued for transmission.", |c| c.bytes_sent),
 ];

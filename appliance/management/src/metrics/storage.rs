@@ -148,7 +148,8 @@ impl Path<'_> {
 impl<'a> Clients<'a> {
     fn write_sessions(&self, w: &mut Page<'_>) -> Result<(), Error> {
         let up = || self.server.transport().sessions().filter(|session| session.up);
-        let published = || self.others.iter().flat_map(|other| &other.sessions);
+        let published =
+            || self.others.iter().flat_map(|other| &other.sessions).filter(|one| one.up);
         let mut family = w.gauge(
             "isthmus_rtrs_session_queue_depth",
             "Requests that the session may have in flight.",
@@ -201,7 +202,7 @@ impl<'a> Clients<'a> {
         let others = others.map(|path| Path {
             session: path.session,
             name: PathLabel::Published(&path.name),
-            up: path.up,
+            up: path.state == PathState::Connected,
             in_flight: path.in_flight,
             stats: &path.stats,
         });

@@ -11,7 +11,7 @@ use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::time::Duration;
 use net::connector;
-use verbs::Provider;
+use smcr::SmcDevice;
 
 /// Default idle timeout of a connection whose transports both detect a dead peer. Long, because a pool of database
 /// connections is idle over weekends and holidays.
@@ -64,7 +64,7 @@ impl Rule {
 impl Relay {
     /// Changes the rule; [`Rule::can_become`] must hold. Returns the number of connections ended because the new rule
     /// does not admit their hosts.
-    pub fn adjust<P: Provider + ?Sized>(
+    pub fn adjust<P: SmcDevice + ?Sized>(
         &mut self,
         rule: Rule,
         world: &mut World<'_, '_, P>,
@@ -76,9 +76,11 @@ impl Relay {
         for (at, front) in fronts.iter_mut().enumerate() {
             let limits = (rule.limits, rule.beyond_clients());
             front.adjust(limits, rule.gate.clone(), interfaces.get(at), engine, ctx);
+            front.sizes = rule.buffers;
         }
         for (at, back) in backs.iter_mut().enumerate() {
             back.adjust(rule.to_servers(), rule.cost_of_server(), interfaces.get(at));
+            back.sizes = rule.buffers;
         }
         let places = self.balance.adjust(&self.rule.backends, self.rule.health_interval, now);
         self.follow_servers(&places, world);
@@ -104,7 +106,7 @@ impl Relay {
 
     /// Updates server indices. `places` has the new index of each server, None if it was removed. Connections to a
     /// removed server continue.
-    fn follow_servers<P: Provider + ?Sized>(
+    fn follow_servers<P: SmcDevice + ?Sized>(
         &mut self,
         places: &[Option<usize>],
         world: &mut World<'_, '_, P>,
@@ -126,7 +128,7 @@ impl Relay {
     }
 
     /// Applies the new rule to a connection.
-    fn adjust_one<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
+    fn adjust_one<P: SmcDevice + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         let Some(relayed) = self.relayed.get(key) else { return };
         if !relayed.open {
             // Its server was removed: try another.
@@ -144,7 +146,7 @@ impl Relay {
     }
 
     /// Idle timeout of an open connection.
-    pub(super) fn patience<P: Provider + ?Sized>(
+    pub(super) fn patience<P: SmcDevice + ?Sized>(
         &self,
         relayed: &Relayed,
         world: &World<'_, '_, P>,

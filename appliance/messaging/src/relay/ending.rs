@@ -4,10 +4,10 @@
 
 use super::{Relay, World, numbers};
 use alloc::vec::Vec;
+use smcr::SmcDevice;
 use smcr::acceptor::Acceptor;
 use smcr::connector::Connector;
 use smcr::engine::{Ready, SocketId};
-use verbs::Provider;
 
 /// Listeners and connectors of a removed rule with handshakes in progress.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Ending {
 impl Relay {
     /// Ends the rule: frees its port, and aborts its connections, including those that are not relayed yet. Returns the
     /// number of messages lost, and the rest of the rule if handshakes are in progress.
-    pub fn stop<P: Provider + ?Sized>(
+    pub fn stop<P: SmcDevice + ?Sized>(
         mut self,
         world: &mut World<'_, '_, P>,
     ) -> (u64, Option<Ending>) {
@@ -45,7 +45,7 @@ impl Relay {
 
 impl Ending {
     /// Handles events of the front or back with this owner number. None once nothing is left.
-    pub fn poll<P: Provider + ?Sized>(
+    pub fn poll<P: SmcDevice + ?Sized>(
         mut self,
         owner: u32,
         world: &mut World<'_, '_, P>,
@@ -62,7 +62,7 @@ impl Ending {
 
     /// Handles an event of the engine's socket `socket`, for the front or back with this owner number. None once
     /// nothing is left.
-    pub fn handle_event<P: Provider + ?Sized>(
+    pub fn handle_event<P: SmcDevice + ?Sized>(
         mut self,
         owner: u32,
         socket: SocketId,
@@ -85,7 +85,7 @@ impl Ending {
     }
 
     /// Removes listeners and connectors without handshakes. None once nothing is left.
-    fn remove_finished<P: Provider + ?Sized>(
+    fn remove_finished<P: SmcDevice + ?Sized>(
         mut self,
         world: &mut World<'_, '_, P>,
     ) -> Option<Ending> {

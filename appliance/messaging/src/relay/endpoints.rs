@@ -5,12 +5,12 @@ use super::pipe::{Side, Sides};
 use super::streams::{Backs, Fronts};
 use super::{Place, World};
 use crate::transport::{Carries, Closed, Reason, Transport, Unwritten};
+use smcr::SmcDevice;
 use smcr::acceptor::Acceptor;
 use smcr::connector::Connector;
-use verbs::Provider;
 
 /// Both sides of a connection, for its pipes.
-pub(super) struct Endpoints<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
+pub(super) struct Endpoints<'a, 'w, 'i, 'c, P: SmcDevice + ?Sized> {
     pub fronts: &'a mut [Acceptor],
     pub backs: &'a mut [Connector],
     pub front: Place,
@@ -41,7 +41,7 @@ macro_rules! on {
     }};
 }
 
-impl<P: Provider + ?Sized> Sides for Endpoints<'_, '_, '_, '_, P> {
+impl<P: SmcDevice + ?Sized> Sides for Endpoints<'_, '_, '_, '_, P> {
     #[inline]
     fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed> {
         on!(self, side, transport, it, transport.read(it, into), Err(Closed::Gone))
@@ -66,7 +66,7 @@ impl<P: Provider + ?Sized> Sides for Endpoints<'_, '_, '_, '_, P> {
     }
 }
 
-impl<P: Provider + ?Sized> MessageSides for Endpoints<'_, '_, '_, '_, P> {
+impl<P: SmcDevice + ?Sized> MessageSides for Endpoints<'_, '_, '_, '_, P> {
     fn carries(&mut self, side: Side) -> Carries {
         on!(self, side, transport, it, transport.carries(it), Carries::Bytes)
     }

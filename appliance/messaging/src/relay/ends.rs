@@ -5,11 +5,11 @@ use super::streams::{Backs, Fronts};
 use super::{Place, Relay, World};
 use crate::transport::{Reason, Transport};
 use alloc::vec::Vec;
-use verbs::Provider;
+use smcr::SmcDevice;
 
 impl Relay {
     /// Ends a connection on both sides, in order or with an abort.
-    pub(super) fn end<P: Provider + ?Sized>(
+    pub(super) fn end<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         abort: bool,
@@ -19,7 +19,7 @@ impl Relay {
     }
 
     /// As [`Relay::end`], with the reason to report if messages are lost.
-    pub(super) fn end_for<P: Provider + ?Sized>(
+    pub(super) fn end_for<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         abort: bool,
@@ -35,7 +35,7 @@ impl Relay {
     }
 
     /// As [`Relay::end`], without a report. Returns the number of messages lost.
-    pub(super) fn hang_up_both<P: Provider + ?Sized>(
+    pub(super) fn hang_up_both<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         abort: bool,
@@ -56,13 +56,13 @@ impl Relay {
     }
 
     /// Aborts all connections on both sides. Data in flight is lost.
-    pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub fn shut_down<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let keys: Vec<usize> = self.relayed.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.end(key, true, world));
     }
 
     /// Ends one side. Returns the number of messages that had arrived and were not read.
-    pub(super) fn hang_up<P: Provider + ?Sized>(
+    pub(super) fn hang_up<P: SmcDevice + ?Sized>(
         &mut self,
         side: Side,
         place: Place,

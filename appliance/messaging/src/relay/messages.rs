@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::time::Duration;
 use drivers::hal::Instant;
-use verbs::Provider;
+use smcr::SmcDevice;
 
 /// How long a connection stays open after one direction has ended. Message transports have no half-close, so the other
 /// side may never learn that its data is no longer read.
@@ -34,7 +34,7 @@ pub(super) struct Conversation {
 
 impl Conversation {
     /// Releases its memory. Returns the number of messages that were read from one side and not written to the other.
-    pub fn end<P: Provider + ?Sized>(&self, world: &mut World<'_, '_, P>) -> u64 {
+    pub fn end<P: SmcDevice + ?Sized>(&self, world: &mut World<'_, '_, P>) -> u64 {
         world.engine.admission.give_back(self.memory);
         self.frames.iter().filter(|frames| frames.holds()).count() as u64
     }
@@ -64,7 +64,7 @@ pub(super) fn half_closed_until(relayed: &Relayed) -> Option<Instant> {
 impl Relay {
     /// Listens, if the rule listens on a message transport.
     #[cold]
-    pub(crate) fn listen<P: Provider + ?Sized>(
+    pub(crate) fn listen<P: SmcDevice + ?Sized>(
         &mut self,
         world: &mut World<'_, '_, P>,
     ) -> Result<(), String> {
@@ -76,7 +76,7 @@ impl Relay {
 
     /// Stops listening on a message transport.
     #[cold]
-    pub(super) fn unlisten<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub(super) fn unlisten<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         if let Some(wanted) = self.listen_end() {
             world.messages.unlisten(&wanted);
         }
@@ -84,7 +84,7 @@ impl Relay {
 
     /// Applies the rule's limit of connections to its listener on a message transport.
     #[cold]
-    pub(super) fn relimit<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub(super) fn relimit<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         if let Some(wanted) = self.listen_end() {
             world.messages.relimit(&wanted);
         }
@@ -100,7 +100,7 @@ impl Relay {
     }
 
     /// Handles an event of a message transport, for the end with this owner number. Call [`Relay::work`] afterwards.
-    pub(crate) fn message_event<P: Provider + ?Sized>(
+    pub(crate) fn message_event<P: SmcDevice + ?Sized>(
         &mut self,
         owner: u32,
         event: Event<MessageConnection>,
@@ -127,7 +127,7 @@ impl Relay {
 
     /// Reserves memory for messages after the server is reached, if one side carries messages. If there is no memory,
     /// ends the connection and returns false.
-    pub(super) fn begin_conversation<P: Provider + ?Sized>(
+    pub(super) fn begin_conversation<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         world: &mut World<'_, '_, P>,
@@ -162,7 +162,7 @@ impl Relay {
 
     /// Moves messages of a connection, in one turn.
     #[inline(never)]
-    pub(super) fn converse<P: Provider + ?Sized>(
+    pub(super) fn converse<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         world: &mut World<'_, '_, P>,

@@ -34,7 +34,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Timers};
 use endpoints::Endpoints;
 use messages::Conversation;
 use net::Interface;
@@ -42,13 +42,12 @@ use net::tcp::{Closed, Owner};
 use pipe::{Pipe, Side, Sides};
 use probe::Probe;
 use slab::Slab;
+use smcr::SmcDevice;
 use smcr::acceptor::{Acceptor, Connected};
 use smcr::connector::Connector;
 use smcr::engine::{Engine, Ready, SocketId};
-use softverbs::timers::Timers;
 use streams::{Backs, Fronts, Stream};
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::Ctx;
 
 /// Bytes moved in one step.
 const PIECE: usize = 32 << 10;
@@ -66,7 +65,7 @@ pub trait Interfaces {
 }
 
 /// Context of relaying: all that rules use.
-pub struct World<'a, 'b, P: Provider + ?Sized> {
+pub struct World<'a, 'b, P: SmcDevice + ?Sized> {
     /// The interfaces.
     pub interfaces: &'a mut dyn Interfaces,
     /// The engine of SMC-R.
@@ -74,7 +73,7 @@ pub struct World<'a, 'b, P: Provider + ?Sized> {
     /// Buffer for one step; empty at first.
     pub piece: &'a mut Vec<u8>,
     /// Context of the engine, with its provider.
-    pub ctx: &'a mut EngineContext<'b, P>,
+    pub ctx: &'a mut Ctx<'b, P>,
     /// Message transports.
     pub messages: &'a mut Messages<'b>,
 }
@@ -173,11 +172,13 @@ impl Relay {
             });
             fronts.collect()
         };
-        let fronts = rule.listen.port().map_or_else(Vec::new, front);
+        let mut fronts: Vec<Acceptor> = rule.listen.port().map_or_else(Vec::new, front);
         let places = rule.to_servers();
         let back =
             |at| Connector::new(places, rule.cost_of_server(), seed, first_owner + numbers(at)[1]);
-        let backs = all.map(back).collect();
+        let mut backs: Vec<Connector> = all.map(back).collect();
+        fronts.iter_mut().for_each(|front| front.sizes = rule.buffers);
+        backs.iter_mut().for_each(|back| back.sizes = rule.buffers);
         let balance = Balance::new(&rule.backends, rule.health_interval, now);
         Relay {
             first_owner,
@@ -259,7 +260,7 @@ impl Relay {
 
     /// Handles some events of the front or back with this owner number. Call it while [`Interface::ready`] names the
     /// front or back, and [`Relay::work`] afterwards.
-    pub fn poll<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
+    pub fn poll<P: SmcDevice + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
         let Some((side, at)) = self.place_of(owner) else { return };
         let World { interfaces, engine, ctx, .. } = &mut *world;
         let interface = interfaces.get(at);
@@ -272,7 +273,7 @@ impl Relay {
 
     /// Handles an event of the engine's socket `socket`, for the front or back with this owner number. Call
     /// [`Relay::work`] afterwards.
-    pub fn handle_event<P: Provider + ?Sized>(
+    pub fn handle_event<P: SmcDevice + ?Sized>(
         &mut self,
         owner: u32,
         socket: SocketId,
@@ -290,7 +291,7 @@ impl Relay {
     }
 
     /// Handles the connection events of a front or back.
-    fn handle_connections<P: Provider + ?Sized>(
+    fn handle_connections<P: SmcDevice + ?Sized>(
         &mut self,
         side: Side,
         at: usize,
@@ -311,7 +312,7 @@ impl Relay {
         }
     }
 
-    fn front_event<P: Provider + ?Sized>(
+    fn front_event<P: SmcDevice + ?Sized>(
         &mut self,
         event: Event<Place>,
         world: &mut World<'_, '_, P>,
@@ -329,7 +330,7 @@ impl Relay {
 
     /// A message transport has refused `count` peers, because the rule has all its connections.
     #[cold]
-    fn refuse_excess<P: Provider + ?Sized>(&mut self, count: u64, world: &mut World<'_, '_, P>) {
+    fn refuse_excess<P: SmcDevice + ?Sized>(&mut self, count: u64, world: &mut World<'_, '_, P>) {
         self.counters.refused += count;
         let (reason, advice) = (
             "connections",
@@ -342,7 +343,7 @@ impl Relay {
         }
     }
 
-    fn back_event<P: Provider + ?Sized>(
+    fn back_event<P: SmcDevice + ?Sized>(
         &mut self,
         event: Event<Place>,
         world: &mut World<'_, '_, P>,
@@ -381,7 +382,7 @@ impl Relay {
     }
 
     /// Moves data of up to `turns` connections. Returns their number.
-    pub fn work<P: Provider + ?Sized>(
+    pub fn work<P: SmcDevice + ?Sized>(
         &mut self,
         turns: usize,
         world: &mut World<'_, '_, P>,
@@ -409,7 +410,7 @@ impl Relay {
     }
 
     /// Adds an accepted connection, and dials a server.
-    fn accept<P: Provider + ?Sized>(
+    fn accept<P: SmcDevice + ?Sized>(
         &mut self,
         front: Place,
         over: Over,
@@ -439,7 +440,7 @@ impl Relay {
     }
 
     /// Moves data of a connection, in one turn.
-    fn serve<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
+    fn serve<P: SmcDevice + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         if self.is_conversation(key) {
             return self.converse(key, world);
         }

@@ -6,7 +6,7 @@ use super::{Place, Relay, World};
 use crate::names::Target;
 use crate::transport::Transport;
 use drivers::hal::Instant;
-use verbs::Provider;
+use smcr::SmcDevice;
 
 /// A health probe in progress.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Probe {
 
 impl Relay {
     /// Starts a probe of each server.
-    pub(super) fn probe_all<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub(super) fn probe_all<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         for backend in 0..self.balance.backends().len() {
             if self.probes.iter().any(|probe| probe.backend == backend) {
                 continue;
@@ -40,7 +40,7 @@ impl Relay {
     }
 
     /// Ends a probe that was answered or has failed.
-    pub(super) fn finish_probe<P: Provider + ?Sized>(
+    pub(super) fn finish_probe<P: SmcDevice + ?Sized>(
         &mut self,
         probe: usize,
         answers: bool,
@@ -57,7 +57,7 @@ impl Relay {
     }
 
     /// Ends probes that have timed out.
-    pub(super) fn end_probes<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub(super) fn end_probes<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let mut at = 0;
         while let Some(probe) = self.probes.get(at) {
             if probe.deadline <= world.ctx.now {

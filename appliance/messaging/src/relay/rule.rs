@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use net::tcp::Limits;
 use smcr::admission::Gate;
+use smcr::engine::BufferSizes;
 
 /// Settings of a rule.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Rule {
     pub gate: Gate,
     /// Limits of the TCP connections on either side.
     pub limits: Limits,
+    /// Sizes of the SMC-R buffers of connections on either side. None for those of the engine.
+    pub buffers: Option<BufferSizes>,
     /// Framing of messages in streams, and their maximum length.
     pub framing: Framing,
     /// LINX: fixed signal number. None if each message starts with its number.

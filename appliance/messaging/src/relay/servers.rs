@@ -12,14 +12,14 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use net::refusal::Refusal;
-use verbs::Provider;
+use smcr::SmcDevice;
 
 /// Address in the PROXY header of a client whose connection has ended.
 const UNKNOWN_CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Relay {
     /// Starts to connect to a server that was not tried yet.
-    pub(super) fn dial<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
+    pub(super) fn dial<P: SmcDevice + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         loop {
             let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
                 self.refuse(key, "no_server", self.no_server(), world);
@@ -41,6 +41,9 @@ impl Relay {
     #[cold]
     fn no_server(&self) -> String {
         let backends = self.balance.backends();
+        if backends.is_empty() {
+            return "no name in rule.N.backend has an address at present: see `show dns`".into();
+        }
         let first = backends.first().map(|one| one.address.to_string()).unwrap_or_default();
         let which = match backends.len() {
             0 | 1 => first,
@@ -53,7 +56,7 @@ impl Relay {
 
     /// Counts and records the refusal of a client.
     #[cold]
-    pub(super) fn refuse<P: Provider + ?Sized>(
+    pub(super) fn refuse<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: &'static str,
@@ -69,7 +72,7 @@ impl Relay {
     }
 
     /// Records the refusal of a connection to this rule.
-    pub(super) fn note_refused<P: Provider + ?Sized>(
+    pub(super) fn note_refused<P: SmcDevice + ?Sized>(
         &self,
         who: Option<IpAddr>,
         reason: &'static str,
@@ -82,7 +85,7 @@ impl Relay {
     }
 
     /// Starts to connect to the server of a connection. False if there is no route or no room.
-    pub(super) fn connect<P: Provider + ?Sized>(
+    pub(super) fn connect<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         world: &mut World<'_, '_, P>,
@@ -97,6 +100,8 @@ impl Relay {
                 let mut backs = Backs { connectors, at: 0, smc, world: &mut *world };
                 backs.connect(address).map(Place::Stream)
             }
+            // The caller has replaced names by addresses.
+            Target::Name(..) => return false,
             Target::Message(name) => {
                 let wanted = messages::server(&self.rule, name, self.first_owner);
                 world.messages.connect(&wanted).map(Place::Message)
@@ -111,7 +116,7 @@ impl Relay {
     }
 
     /// Dials the server again over TCP alone: its SMC-R handshake has failed.
-    pub(super) fn dial_over_tcp<P: Provider + ?Sized>(
+    pub(super) fn dial_over_tcp<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         world: &mut World<'_, '_, P>,
@@ -129,7 +134,7 @@ impl Relay {
     }
 
     /// Dials another server, because this one does not answer.
-    pub(super) fn dial_another<P: Provider + ?Sized>(
+    pub(super) fn dial_another<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         world: &mut World<'_, '_, P>,
@@ -164,7 +169,7 @@ impl Relay {
     }
 
     /// Opens a connection whose server is reached.
-    pub(super) fn reached<P: Provider + ?Sized>(
+    pub(super) fn reached<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         over: Over,

@@ -3,15 +3,15 @@
 use super::World;
 use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
 use core::net::SocketAddr;
+use smcr::SmcDevice;
 use smcr::acceptor::{self, Acceptor, Carrier, ConnectionId};
 use smcr::connector::Connector;
-use verbs::Provider;
 
 /// A connection over TCP or SMC-R: interface, and ID there.
 pub(super) type Stream = (usize, ConnectionId);
 
 /// The listeners of a rule.
-pub(super) struct Fronts<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
+pub(super) struct Fronts<'a, 'w, 'i, 'c, P: SmcDevice + ?Sized> {
     pub acceptors: &'a mut [Acceptor],
     /// The interface whose events are read.
     pub at: usize,
@@ -19,7 +19,7 @@ pub(super) struct Fronts<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
 }
 
 /// The connectors of a rule.
-pub(super) struct Backs<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
+pub(super) struct Backs<'a, 'w, 'i, 'c, P: SmcDevice + ?Sized> {
     pub connectors: &'a mut [Connector],
     /// The interface whose events are read.
     pub at: usize,
@@ -41,7 +41,7 @@ fn event(at: usize, event: acceptor::Event) -> Event<Stream> {
 
 macro_rules! stream_transport {
     ($type:ident, $field:ident) => {
-        impl<P: Provider + ?Sized> Transport for $type<'_, '_, '_, '_, P> {
+        impl<P: SmcDevice + ?Sized> Transport for $type<'_, '_, '_, '_, P> {
             type Connection = Stream;
             type Target = SocketAddr;
 
@@ -104,14 +104,14 @@ macro_rules! stream_transport {
 stream_transport!(Fronts, acceptors);
 stream_transport!(Backs, connectors);
 
-impl<P: Provider + ?Sized> Fronts<'_, '_, '_, '_, P> {
+impl<P: SmcDevice + ?Sized> Fronts<'_, '_, '_, '_, P> {
     /// Fails: a listener does not connect.
     fn begin(&mut self, _: SocketAddr) -> Option<Stream> {
         None
     }
 }
 
-impl<P: Provider + ?Sized> Backs<'_, '_, '_, '_, P> {
+impl<P: SmcDevice + ?Sized> Backs<'_, '_, '_, '_, P> {
     /// Starts to connect, over the interface with a route to the server.
     fn begin(&mut self, to: SocketAddr) -> Option<Stream> {
         let mut all = 0..self.connectors.len();

@@ -4,8 +4,8 @@ use super::{Place, Relay, Relayed, World, messages};
 use crate::transport::Reason;
 use core::time::Duration;
 use drivers::hal::Instant;
+use smcr::SmcDevice;
 use smcr::acceptor::Acceptor;
-use verbs::Provider;
 
 /// Time to read data that arrived while the machine was paused.
 const GRACE: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ impl Relay {
     }
 
     /// Handles expired timers. Call [`Relay::work`] afterwards.
-    pub fn handle_timeout<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+    pub fn handle_timeout<P: SmcDevice + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let now = world.ctx.now;
         if self.balance.is_due(now) {
             self.probe_all(world);

@@ -2,7 +2,7 @@
 
 use crate::names::MessageName;
 use crate::transport::{Event, Over, Reason};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use usnic::{EndpointId, Engine, Received, State};
@@ -47,8 +47,8 @@ pub(super) struct End {
 #[derive(Debug, Default)]
 pub struct UsnicEnds {
     pub(super) ends: Vec<End>,
-    /// Indices in `ends`, sorted by endpoint.
-    by_endpoint: Vec<(EndpointId, usize)>,
+    /// Indices in `ends`.
+    by_endpoint: BTreeMap<EndpointId, usize>,
     /// Events that rules have not read, with their owners.
     pub(super) events: VecDeque<(u32, Event<u32>)>,
     /// Bytes of the longest message.
@@ -100,14 +100,11 @@ impl UsnicEnds {
     fn index(&mut self) {
         let UsnicEnds { ends, by_endpoint, .. } = self;
         let all = ends.iter().enumerate();
-        by_endpoint.clear();
-        by_endpoint.extend(all.filter_map(|(key, end)| Some((end.known.endpoint?, key))));
-        by_endpoint.sort_unstable();
+        *by_endpoint = all.filter_map(|(key, end)| Some((end.known.endpoint?, key))).collect();
     }
 
     fn key_of(&self, endpoint: EndpointId) -> Option<usize> {
-        let found = self.by_endpoint.binary_search_by_key(&endpoint, |(endpoint, _)| *endpoint);
-        self.by_endpoint.get(found.ok()?).map(|(_, key)| *key)
+        self.by_endpoint.get(&endpoint).copied()
     }
 
     fn is_used(&self, endpoint: EndpointId) -> bool {

@@ -3,6 +3,7 @@
 mod linx;
 mod messaging;
 mod ntb;
+mod nvme;
 mod rapidio;
 mod remote;
 mod report;
@@ -12,9 +13,11 @@ use super::device_name::DeviceName;
 use super::item::Item as _;
 use super::origin::Problem;
 use super::schema::{Config, Export, Net};
+use super::servers::Fingerprint;
 use super::tree::Node;
 use super::values::{Name, Pem, PrivateKey, RoceBy, Size, same_subnet};
 use core::net::IpAddr;
+use net::syslog::Transport;
 use net::tls::PairError;
 use report::Report;
 use storage::rnbd::server::plain;
@@ -33,9 +36,12 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     check_exports(config, &mut report);
     check_rnbd(config, &mut report);
     check_http(config, &mut report);
+    check_users(config, &mut report);
+    check_syslog(config, &mut report);
     ntb::check(config, &mut report);
     rapidio::check(config, &mut report);
     linx::check(config, &mut report);
+    nvme::check(config, &mut report);
     messaging::check(config, &mut report);
     usnic::check(config, &mut report);
     report.problems
@@ -172,6 +178,40 @@ fn check_http(config: &Config, report: &mut Report<'_>) {
             report.add("http.key".into(), why, &PrivateKey::accepts(None));
         }
         _ => {}
+    }
+}
+
+fn check_users(config: &Config, report: &mut Report<'_>) {
+    if config.console.login && !config.has_console_admin() {
+        let reason =
+            "nobody could log in: no [[user]] with the role admin has a token_sha256".into();
+        report.add("console.login".into(), reason, "first such a user, then the login");
+    }
+    for (i, user) in config.user.iter().enumerate() {
+        let earlier = &config.user[..i];
+        if earlier.iter().any(|other| other.name == user.name) {
+            let reason = format!("another user is called {:?}", user.name.as_str());
+            report.add(format!("user.{i}.name"), reason, "");
+        }
+        let certificate = user.certificate;
+        if certificate.is_some() && earlier.iter().any(|other| other.certificate == certificate) {
+            let reason = "another user has the same certificate".into();
+            report.add(format!("user.{i}.certificate"), reason, "a certificate of its own");
+        }
+        let Some(token) = user.token_sha256 else { continue };
+        let mut others = earlier.iter().filter_map(|user| user.token_sha256);
+        if others.any(|other| other == token) || config.http.token_sha256 == Some(token) {
+            let reason = "another user has the same token, or http.token_sha256 is its hash".into();
+            report.add(format!("user.{i}.token_sha256"), reason, "a token of its own");
+        }
+    }
+}
+
+fn check_syslog(config: &Config, report: &mut Report<'_>) {
+    let over_tls = config.system.syslog.as_ref().is_some_and(|one| one.transport == Transport::Tls);
+    if over_tls && config.system.syslog_fingerprint.is_none() {
+        let reason = "a syslog server over TLS is known by its certificate's fingerprint".into();
+        report.add("system.syslog_fingerprint".into(), reason, &Fingerprint::accepts(None));
     }
 }
 

@@ -12,13 +12,30 @@ use crate::suggestion::nearest;
 const NO_HOST: &str = "0.0.0.0/32";
 
 /// Sections that grant access to peers, or define what they access.
-const GRANTING: [&str; 14] = [
-    "export", "rnbd", "volume", "remote", "mirror", "http", "rule", "roce", "smc", "services",
-    "usnic", "linx", "ntb", "rapidio",
+const GRANTING: [&str; 19] = [
+    "console",
+    "export",
+    "rnbd",
+    "volume",
+    "remote",
+    "mirror",
+    "http",
+    "rule",
+    "roce",
+    "smc",
+    "services",
+    "usnic",
+    "linx",
+    "ntb",
+    "rapidio",
+    "user",
+    "nvme",
+    "subsystem",
+    "nvme_host",
 ];
 
 /// Words in keys by which operators restrict access.
-const RESTRICTING: [&str; 58] = [
+const RESTRICTING: [&str; 61] = [
     "access",
     "acl",
     "allow",
@@ -31,12 +48,14 @@ const RESTRICTING: [&str; 58] = [
     "block",
     "blocked",
     "blocklist",
+    "chap",
     "cidr",
     "client",
     "clients",
     "denied",
     "deny",
     "denylist",
+    "dhchap",
     "disable",
     "disabled",
     "enable",
@@ -63,6 +82,7 @@ const RESTRICTING: [&str; 58] = [
     "password",
     "permit",
     "private",
+    "psk",
     "quota",
     "readonly",
     "reject",
@@ -152,13 +172,25 @@ impl Closed {
         match self {
             Closed::Nothing => "the rest is in force".into(),
             Closed::Everything => {
-                "exports, rules, bridges, services and HTTP writes are disabled until it is corrected".into()
+                "exports, subsystems, rules, bridges, services and HTTP writes are disabled until it is corrected".into()
             }
             Closed::Section(section @ ("export" | "rule"), Some(index)) => {
                 format!("{section}.{index} admits no host until it is corrected")
             }
-            Closed::Section("export" | "volume" | "remote" | "mirror" | "rnbd", _) => {
+            Closed::Section("subsystem", Some(index)) => {
+                format!("subsystem.{index} admits no host until it is corrected")
+            }
+            Closed::Section("export" | "rnbd", _) => {
                 "exports are disabled until it is corrected".into()
+            }
+            Closed::Section("volume" | "remote" | "mirror", _) => {
+                "exports and subsystems are disabled until it is corrected".into()
+            }
+            Closed::Section("console", _) => {
+                "the console asks for a login, if a user can log in, until it is corrected".into()
+            }
+            Closed::Section("nvme" | "nvme_host", _) => {
+                "subsystems are disabled until it is corrected".into()
             }
             Closed::Section(section, _) => {
                 format!("{section} is disabled until it is corrected")
@@ -227,8 +259,19 @@ fn close_section(root: &mut Node, section: &str, index: Option<usize>, origin: O
     };
     match (section, index) {
         ("export" | "rule", Some(index)) => put(&format!("{section}.{index}.hosts"), no_host()),
-        ("export" | "volume" | "remote" | "mirror" | "rnbd", _) => put("rnbd.enabled", off()),
+        // Without NQNs it admits no host.
+        ("subsystem", Some(index)) => {
+            put(&format!("subsystem.{index}.hosts"), node(Value::List(Vec::new())));
+        }
+        // Without their secrets, hosts would be admitted by name.
+        ("nvme" | "nvme_host", _) => put("subsystem", node(Value::List(Vec::new()))),
+        ("export" | "rnbd", _) => put("rnbd.enabled", off()),
+        ("volume" | "remote" | "mirror", _) => {
+            put("rnbd.enabled", off());
+            put("subsystem", node(Value::List(Vec::new())));
+        }
         ("http", _) => put("http.enabled", off()),
+        ("console", _) => put("console.login", node(Value::Bool(true))),
         ("smc", _) => {
             put("smc.services", off());
             put("smc.hosts", no_host());
@@ -240,7 +283,7 @@ fn close_section(root: &mut Node, section: &str, index: Option<usize>, origin: O
 
 /// Settings that are closed while a document cannot be used: the key by which a later document defines the setting
 /// again, the path, and the closing value.
-fn closed() -> [(&'static str, &'static str, Value); 10] {
+fn closed() -> [(&'static str, &'static str, Value); 13] {
     let off = || Value::Bool(false);
     [
         ("export", "rnbd.enabled", off()),
@@ -249,10 +292,13 @@ fn closed() -> [(&'static str, &'static str, Value); 10] {
         ("rapidio", "rapidio", Value::List(Vec::new())),
         ("usnic", "usnic", Value::List(Vec::new())),
         ("linx", "linx", Value::List(Vec::new())),
+        ("subsystem", "subsystem", Value::List(Vec::new())),
         ("smc.services", "smc.services", off()),
         ("roce.services", "roce.services", off()),
         ("services.udp_echo", "services.udp_echo", off()),
+        ("http.anonymous", "http.anonymous", off()),
         ("http.token_sha256", "http.token_sha256", Value::Bare(String::new())),
+        ("user", "user", Value::List(Vec::new())),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Tests that unknown restrictions close the section that they are written in.
 
-use crate::config::{Config, Document, Problem, Sources};
+use crate::config::{Config, Document, Problem, Sources, check};
 use net::hosts::{Hosts, Network};
 
 /// Every section, open to all hosts.
@@ -57,10 +57,25 @@ members = ["scratch", "there"]
 [[export]]
 name = "safe"
 volume = "safe"
+[nvme]
+tcp = 4420
+[[subsystem]]
+nqn = "nqn.2026-01.example:a"
+hosts = ["*"]
+[[subsystem.namespace]]
+nsid = 1
+volume = "safe"
+[[nvme_host]]
+nqn = "nqn.2026-01.example:h"
+dhchap_secret = "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:"
 [[rule]]
 name = "redis"
 listen = 6379
 backend = ["10.0.0.9:6379"]
+[[user]]
+name = "ada"
+role = "admin"
+token_sha256 = "efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef"
 "#;
 
 const KEYS: [&str; 24] = [
@@ -113,8 +128,13 @@ fn is_open(section: &str, config: &Config) -> bool {
         "ntb" => !config.ntb.is_empty(),
         "rapidio" => !config.rapidio.is_empty(),
         "usnic" => config.usnic.iter().any(|usnic| admits(&usnic.hosts)),
+        "nvme" | "subsystem" | "nvme_host" => config.subsystems().iter().any(|one| {
+            one.hosts == nvme::HostList::All && one.networks.admits("10.0.0.7".parse().unwrap())
+        }),
         "linx" => config.linx.iter().any(|link| admits(&link.hosts)),
         "rule" => relays,
+        "user" => !config.user.is_empty(),
+        "console" => !config.console.login,
         // Sections that grant nothing themselves.
         _ => exported || relays || config.roce.services || config.services.udp_echo,
     }
@@ -238,4 +258,36 @@ fn truncated_command_line_closes_everything_despite_documents() {
     });
     assert!(document.is_closed() && !is_open("", document.config()), "{problems:?}");
     assert!(problems[0].to_string().starts_with("command line: too long"), "{problems:?}");
+}
+
+/// Each service is listed while it has no list of hosts, and not while it has one or is disabled.
+#[test]
+fn services_open_to_all_hosts_are_listed() {
+    const OPEN: &str = "[smc]\nservices = true\n[roce]\nservices = true\n\
+        [[rule]]\nname = \"web\"\nlisten = 8080\nbackend = \"10.0.0.9:80\"\n\
+        [[usnic]]\nname = \"far\"\naddress = \"10.0.0.1\"\ndata_port = 7001\npriority_port = 7002\nsender = \"1.0\"\nrendezvous = 7003\n\
+        [[net]]\naddress = \"10.0.0.1/24\"\n";
+    let open = |text: &str| check(text.as_bytes()).expect(text).open_to_everybody();
+    assert_eq!(open(""), ["export ram0", "http"]);
+    let all = ["export ram0", "rule web", "smc.services", "roce.services", "usnic far", "http"];
+    assert_eq!(open(OPEN), all);
+    let hosts = "hosts = [\"10.0.0.0/24\"]\n";
+    // The place of a list of hosts, and the service that it restricts.
+    for (after, closed) in [
+        ("[smc]\n", "smc.services"),
+        ("name = \"web\"\n", "rule web"),
+        ("name = \"far\"\n", "usnic far"),
+    ] {
+        let text = OPEN.replace(after, &format!("{after}{hosts}"));
+        let left: Vec<_> = all.into_iter().filter(|what| *what != closed).collect();
+        assert_eq!(open(&text), left, "{text}");
+    }
+    // Without a rendezvous only the listed peers are admitted.
+    let listed = OPEN.replace("rendezvous = 7003\n", "");
+    assert!(!open(&listed).contains(&"usnic far".to_string()));
+    assert_eq!(open(&format!("[http]\n{hosts}")), ["export ram0"]);
+    let export = "[[export]]\nname = \"a\"\nvolume = \"ram0\"\n";
+    assert_eq!(open(export), ["export a", "http"]);
+    assert_eq!(open(&format!("{export}{hosts}")), ["http"]);
+    assert_eq!(open("[http]\nenabled = false\n[rnbd]\nenabled = false\n"), [""; 0]);
 }

@@ -1,6 +1,6 @@
 //! `core`: the cores that poll an interface.
 
-use super::item::{Item, Range, problem};
+use super::item::{Item, Range, Shape, problem};
 use super::origin::Problem;
 use super::tree::{Node, Value};
 
@@ -27,6 +27,8 @@ impl Cores {
 }
 
 impl Item for Cores {
+    const SHAPE: Shape = Shape::IntegerOrList;
+
     fn accepts(range: Option<Range>) -> String {
         format!("{}, or a list of such", u8::accepts(range))
     }

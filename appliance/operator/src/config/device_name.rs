@@ -1,6 +1,6 @@
 //! [`DeviceName`]: names of devices in the configuration and on the console.
 
-use super::item::{Item, Range, integer};
+use super::item::{Item, Range, Shape, integer};
 use super::origin::Problem;
 use super::tree::{Node, Value};
 use super::values::Mac;
@@ -92,7 +92,7 @@ fn parse_serial(serial: &str) -> Result<String, String> {
 pub fn namespace_of(location: &str) -> Option<u32> {
     match location.parse::<Location>().ok()?.unit? {
         Unit::Namespace(nsid) => Some(nsid),
-        Unit::Scsi { .. } => None,
+        Unit::Scsi { .. } | Unit::Port(_) => None,
     }
 }
 
@@ -109,6 +109,7 @@ impl fmt::Display for DeviceName {
 }
 
 impl Item for DeviceName {
+    const SHAPE: Shape = Shape::TextOrInteger;
     fn accepts(_: Option<Range>) -> String {
         "\"serial:…\", \"nvme:SERIAL/1\", \"pci:0000:03:00.0\", \"mmio:0xfeb00e00\" or \"mac:52:54:00:12:34:56\", as \
          `show disks` and `show interfaces` name it; or its position, from 0 to 63"

@@ -9,19 +9,38 @@
 //! | 16384.. | first slot, see [`super::slot`] |
 //! | 32768.. | second slot |
 //! | 49152..65536 | records of panics, see [`crate::crash`] |
+//! | 65536..884736 | a ring of [`REVISIONS`] slots: revisions of the running configuration, see [`super::history`] |
+//! | 917504..1441792 | [`PLACES`] blocks of the audit log, see [`crate::audit`] |
+//!
+//! Areas of 64 KiB, which earlier versions made, keep neither revisions nor the audit log.
 //!
 //! A document is written to the slot without the current document, between two flushes. The first flush makes the
 //! current document durable before the other slot is written. The second precedes the report of success. After a power
 //! failure at any time, one slot is whole and holds the old or the new document.
+//!
+//! A trial is written to the same slot, marked as spent, and does not become the current document. When it is durable,
+//! a write of its first sector arms it. After an I/O error of that write the trial is withdrawn before the error is
+//! reported, and again each second until the disk has accepted that. The boot that starts the trial marks it as spent
+//! before, so that every other boot has the current document. Confirming it saves it.
 
+use super::history::REVISIONS;
 use super::partitions::Stretch;
 use super::slot::{self, SLOT_LEN};
+use crate::audit::{BLOCK, PLACES};
 use drivers::hal::{
     Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
 };
 
 /// Bytes of the area that [`format()`] creates. The rest of the disk is not used.
-pub const AREA_LEN: usize = 64 << 10;
+pub const AREA_LEN: usize = 2 << 20;
+/// Minimum bytes of an area.
+pub const LEAST_LEN: usize = 64 << 10;
+/// Byte offset of the revisions in the area.
+const HISTORY: usize = 64 << 10;
+/// Byte offset of the audit log in the area.
+const AUDIT: usize = 896 << 10;
+const _: () = assert!(HISTORY + REVISIONS * SLOT_LEN <= AUDIT);
+const _: () = assert!(AUDIT + PLACES * BLOCK <= AREA_LEN && BLOCK == HEADER_LEN);
 /// Byte offset of the appliance's own certificate in the area.
 pub const PAIR: usize = 8 << 10;
 /// Byte offset of the crash records in the area.
@@ -64,6 +83,16 @@ pub enum Event {
     Loaded(Option<Vec<u8>>),
     /// The document is durable on the disk.
     Saved,
+    /// The trial is durable on the disk: the next boot starts it.
+    Armed,
+    /// The revision of this number is durable on the disk.
+    Recorded(u64),
+    /// The block of the audit log is durable on the disk.
+    AuditWritten,
+    /// A trial that an I/O error had left in doubt is durably withdrawn.
+    Withdrawn,
+    /// Such a trial could not be withdrawn yet.
+    StillArmed,
     /// The load or save failed: cause and remedy, for the operator.
     Failed(String),
 }
@@ -91,6 +120,29 @@ pub struct ConfigDisk {
     before: Option<Vec<u8>>,
     /// A slot held an incomplete document.
     damaged: bool,
+    /// Bytes of the area.
+    room: usize,
+    /// What is written.
+    writing: Writing,
+    /// The trial that the load has found: its slot, the seconds for its confirmation, and the document.
+    trial: Option<(usize, u64, Vec<u8>)>,
+    /// The slot with a trial that the next boot would start.
+    armed: Option<usize>,
+    /// The error that is reported when the trial is withdrawn.
+    refusal: Option<String>,
+}
+
+/// What a save writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writing {
+    Document,
+    Trial,
+    /// A revision: its number, and the bytes of its slot that are not zero.
+    Revision(u64, usize),
+    /// The mark of a spent trial.
+    Withdrawal,
+    /// A block of the audit log, at this place.
+    Audit(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,16 +153,25 @@ enum Step {
     ReadSlot(usize),
     Flush,
     WriteSpareSlot,
+    /// Arms or withdraws the trial.
+    WriteMark,
+    WriteRevision,
+    WriteAudit,
 }
 
 const LOAD: &[Step] = &[Step::ReadHeader, Step::ReadSlot(0), Step::ReadSlot(1)];
 const SAVE: &[Step] = &[Step::Flush, Step::WriteSpareSlot, Step::Flush];
+const ARM: &[Step] =
+    &[Step::Flush, Step::WriteSpareSlot, Step::Flush, Step::WriteMark, Step::Flush];
+const WITHDRAW: &[Step] = &[Step::WriteMark, Step::Flush];
+const NOTE: &[Step] = &[Step::WriteAudit, Step::Flush];
+const RECORD: &[Step] = &[Step::WriteRevision, Step::Flush];
 
 impl ConfigDisk {
     /// Starts a load from an area on a disk of this geometry. None if the arena lacks 16 KiB for a slot.
     pub fn new(geometry: Geometry, area: Stretch, arena: &mut Arena) -> Option<ConfigDisk> {
         let block = geometry.logical_block as usize;
-        let fits = area.sectors >= (AREA_LEN / SECTOR) as u64
+        let fits = area.sectors >= (LEAST_LEN / SECTOR) as u64
             && area.first.is_multiple_of((HEADER_LEN / SECTOR) as u64)
             && block.is_power_of_two()
             && (SECTOR..=HEADER_LEN).contains(&block)
@@ -127,7 +188,59 @@ impl ConfigDisk {
             text: None,
             before: None,
             damaged: false,
+            room: usize::try_from(area.sectors).map_or(usize::MAX, |n| n.saturating_mul(SECTOR)),
+            writing: Writing::Document,
+            trial: None,
+            armed: None,
+            refusal: None,
         })
+    }
+
+    /// Takes the trial that the load has found: the seconds for its confirmation, the document, and the sector and
+    /// bytes that mark it as spent. They must be durable before the trial is started.
+    pub fn take_trial(&mut self) -> Option<(u64, Vec<u8>, u64, Vec<u8>)> {
+        let (slot, seconds, text) = self.trial.take()?;
+        self.armed = Some(slot);
+        let mut bytes = vec![0; SLOT_LEN];
+        slot::write_as(&mut bytes, slot::SPENT, seconds, "").ok()?;
+        bytes.truncate(HEADER_LEN);
+        Some((seconds, text, self.first + (SLOTS[slot] / SECTOR) as u64, bytes))
+    }
+
+    /// Notes that the trial of [`Self::take_trial`] is durably marked as spent.
+    pub fn note_spent(&mut self) {
+        self.armed = None;
+    }
+
+    /// Whether the disk may hold a trial that the next boot starts, although this program has refused it.
+    #[inline]
+    pub fn is_in_doubt(&self) -> bool {
+        self.armed.is_some() && self.steps.is_empty()
+    }
+
+    /// Starts to withdraw a trial in doubt.
+    pub fn withdraw(&mut self) {
+        if self.is_in_doubt() && !self.is_read_only() {
+            self.begin_withdrawal();
+        }
+    }
+
+    fn begin_withdrawal(&mut self) {
+        let mut bytes = vec![0; SLOT_LEN];
+        slot::write_as(&mut bytes, slot::SPENT, 0, "").expect("an empty text fits");
+        self.buffer.write(0, &bytes[..HEADER_LEN]).expect("the buffer holds a slot");
+        (self.writing, self.steps, self.done) = (Writing::Withdrawal, WITHDRAW, 0);
+    }
+
+    /// First sectors of the slots for revisions. Empty if the area has no room for them.
+    pub fn revisions(&self) -> impl Iterator<Item = u64> + use<> {
+        let (first, count) = (self.first, if self.has_history() { REVISIONS } else { 0 });
+        (0..count).map(move |at| first + ((HISTORY + at * SLOT_LEN) / SECTOR) as u64)
+    }
+
+    /// Whether the area has room for revisions.
+    pub fn has_history(&self) -> bool {
+        self.room >= HISTORY + REVISIONS * SLOT_LEN
     }
 
     /// The document saved before the loaded one, if its slot is whole.
@@ -166,20 +279,76 @@ impl ConfigDisk {
 
     /// Starts writing `text`. Only valid after the load has ended. The error is a message for the operator.
     pub fn save(&mut self, text: &str) -> Result<(), String> {
+        let used_up = "the config disk's sequence numbers are exhausted; make a new config disk";
+        let sequence = self.sequence.checked_add(1).ok_or(used_up)?;
+        let bytes = self.filled(|bytes| slot::write(bytes, sequence, text))?;
+        self.buffer.write(0, &bytes).expect("the buffer holds a slot");
+        self.sequence = sequence;
+        (self.writing, self.steps) = (Writing::Document, SAVE);
+        Ok(())
+    }
+
+    /// Starts writing a trial: the next boot starts `text`, unless the power fails before, and the boot after it the
+    /// current document. The error is a message for the operator.
+    pub fn arm(&mut self, text: &str, seconds: u64) -> Result<(), String> {
+        let bytes = self.filled(|bytes| slot::write_as(bytes, slot::SPENT, seconds, text))?;
+        self.buffer.write(0, &bytes).expect("the buffer holds a slot");
+        (self.writing, self.steps) = (Writing::Trial, ARM);
+        Ok(())
+    }
+
+    /// Starts writing a revision, in place of the oldest one. The error is a message for the operator.
+    pub fn record(&mut self, number: u64, text: &str) -> Result<(), String> {
+        if !self.has_history() {
+            return Err("the config disk has no room for revisions".into());
+        }
+        let bytes = self.filled(|bytes| slot::write_as(bytes, slot::REVISION, number, text))?;
+        self.buffer.write(0, &bytes).expect("the buffer holds a slot");
+        let filled = slot::length(&bytes).next_multiple_of(HEADER_LEN);
+        (self.writing, self.steps) = (Writing::Revision(number, filled), RECORD);
+        Ok(())
+    }
+
+    /// First sectors of the blocks of the audit log. Empty if the area has no room for it.
+    pub fn audit(&self) -> impl Iterator<Item = u64> + use<> {
+        let (first, count) = (self.first, if self.has_audit() { PLACES } else { 0 });
+        (0..count).map(move |at| first + ((AUDIT + at * BLOCK) / SECTOR) as u64)
+    }
+
+    /// Whether the area has room for the audit log.
+    pub fn has_audit(&self) -> bool {
+        self.room >= AUDIT + PLACES * BLOCK
+    }
+
+    /// Starts writing a block of the audit log. The error is a message for the operator.
+    pub fn write_audit(&mut self, place: usize, block: &[u8]) -> Result<(), String> {
+        if !self.has_audit() || place >= PLACES || block.len() != BLOCK {
+            return Err("the config disk has no room for the audit log".into());
+        }
+        self.filled(|_| Ok(()))?;
+        self.buffer.write(0, block).expect("the buffer holds a slot");
+        (self.writing, self.steps) = (Writing::Audit(place), NOTE);
+        Ok(())
+    }
+
+    /// A slot for a write. The error says why nothing can be written.
+    fn filled(
+        &self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), String>,
+    ) -> Result<Vec<u8>, String> {
         if !self.steps.is_empty() {
             return Err("the config disk is busy; try again later".into());
         }
-        if self.geometry.features.contains(Features::READ_ONLY) {
+        if self.is_read_only() {
             return Err("the config disk is read-only; attach it writable".into());
         }
-        let used_up = "the config disk's sequence numbers are exhausted; make a new config disk";
-        let sequence = self.sequence.checked_add(1).ok_or(used_up)?;
         let mut bytes = vec![0; SLOT_LEN];
-        slot::write(&mut bytes, sequence, text)?;
-        self.buffer.write(0, &bytes).expect("the buffer holds a slot");
-        self.sequence = sequence;
-        self.steps = SAVE;
-        Ok(())
+        fill(&mut bytes).map(|()| bytes)
+    }
+
+    /// Whether the disk is read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.geometry.features.contains(Features::READ_ONLY)
     }
 
     /// Advances without blocking. Returns an event when a load or save ends.
@@ -190,7 +359,10 @@ impl ConfigDisk {
                 let completion = disk.poll()?;
                 self.in_flight = false;
                 if let Err(error) = completion.result {
-                    return Some(self.fail(error));
+                    match self.fail(error) {
+                        Some(event) => return Some(event),
+                        None => continue,
+                    }
                 }
                 self.done += self.request(step).data.len();
                 if self.done < self.extent(step).1 {
@@ -200,7 +372,13 @@ impl ConfigDisk {
                 match disk.submit(&self.request(step)) {
                     Ok(()) => disk.flush_queue(),
                     Err(SubmitError::Full) => return None,
-                    Err(_) => return Some(self.fail(DiskError::Unsupported)),
+                    Err(_) => match self.fail(DiskError::Unsupported) {
+                        Some(event) => return Some(event),
+                        None => continue,
+                    },
+                }
+                if (step, self.writing) == (Step::WriteMark, Writing::Trial) {
+                    self.armed = Some(self.spare());
                 }
                 self.in_flight = true;
                 continue;
@@ -228,7 +406,7 @@ impl ConfigDisk {
         match step {
             Step::GiveUp => false,
             Step::Flush => self.geometry.features.contains(Features::VOLATILE_CACHE),
-            Step::ReadHeader | Step::ReadSlot(_) | Step::WriteSpareSlot => true,
+            _ => true,
         }
     }
 
@@ -243,6 +421,17 @@ impl ConfigDisk {
             Step::ReadHeader => (0, HEADER_LEN),
             Step::ReadSlot(slot) => (SLOTS[slot], SLOT_LEN),
             Step::WriteSpareSlot => (SLOTS[self.spare()], SLOT_LEN),
+            Step::WriteMark => (SLOTS[self.armed.unwrap_or(self.spare())], HEADER_LEN),
+            Step::WriteRevision => match self.writing {
+                Writing::Revision(number, filled) => {
+                    (HISTORY + (number % REVISIONS as u64) as usize * SLOT_LEN, filled)
+                }
+                _ => (HISTORY, 0),
+            },
+            Step::WriteAudit => match self.writing {
+                Writing::Audit(place) => (AUDIT + place * BLOCK, BLOCK),
+                _ => (AUDIT, 0),
+            },
             Step::GiveUp | Step::Flush => (0, 0),
         }
     }
@@ -256,7 +445,9 @@ impl ConfigDisk {
             tag: 0,
             operation: match step {
                 Step::ReadHeader | Step::ReadSlot(_) => Operation::Read,
-                Step::WriteSpareSlot => Operation::Write,
+                Step::WriteSpareSlot | Step::WriteMark | Step::WriteRevision | Step::WriteAudit => {
+                    Operation::Write
+                }
                 Step::GiveUp | Step::Flush => Operation::Flush,
             },
             sector: self.first + ((start + self.done) / SECTOR) as u64,
@@ -286,30 +477,79 @@ impl ConfigDisk {
                         self.before = self.text.replace(text.to_vec());
                     }
                     Some((_, text)) => self.before = Some(text.to_vec()),
-                    None => self.damaged |= !slot::is_blank(&bytes),
+                    None => match slot::read_as(&bytes, slot::TRIAL) {
+                        Some((seconds, text)) => self.trial = Some((slot, seconds, text.to_vec())),
+                        None if slot::read_as(&bytes, slot::SPENT).is_some() => {}
+                        // The power failed while a trial was written: no document is lost.
+                        None if bytes.starts_with(slot::TRIAL)
+                            || bytes.starts_with(slot::SPENT) => {}
+                        None => self.damaged |= !slot::is_blank(&bytes),
+                    },
                 }
                 if self.steps.is_empty() {
                     return Some(Event::Loaded(self.text.take()));
                 }
             }
             Step::Flush if self.steps.is_empty() => {
-                self.current = Some(self.spare());
-                self.before = None;
-                return Some(Event::Saved);
+                return Some(match self.writing {
+                    Writing::Revision(number, _) => Event::Recorded(number),
+                    Writing::Audit(_) => Event::AuditWritten,
+                    Writing::Trial => {
+                        // It was not refused, so nothing is in doubt: it must not be withdrawn before the reboot.
+                        (self.before, self.armed) = (None, None);
+                        Event::Armed
+                    }
+                    Writing::Document => {
+                        let saved = self.spare();
+                        self.armed.take_if(|armed| *armed == saved);
+                        (self.current, self.before) = (Some(saved), None);
+                        Event::Saved
+                    }
+                    Writing::Withdrawal => {
+                        self.armed = None;
+                        match self.refusal.take() {
+                            Some(why) => Event::Failed(why),
+                            None => Event::Withdrawn,
+                        }
+                    }
+                });
             }
-            Step::Flush | Step::WriteSpareSlot => {}
+            Step::Flush if self.steps.first() == Some(&Step::WriteMark) => {
+                // The trial is whole on the disk.
+                self.buffer.write(0, slot::TRIAL).expect("the buffer holds a slot");
+            }
+            Step::Flush
+            | Step::WriteSpareSlot
+            | Step::WriteMark
+            | Step::WriteRevision
+            | Step::WriteAudit => {}
         }
         None
     }
 
-    fn fail(&mut self, error: DiskError) -> Event {
+    /// Ends the steps after an I/O error. None if a trial is withdrawn before the error is reported.
+    fn fail(&mut self, error: DiskError) -> Option<Event> {
         (self.steps, self.done) = (&[], 0);
         let why = match error {
             DiskError::Io => "reported an I/O error",
             DiskError::Unsupported => "rejected a request that every disk must support",
             DiskError::Broken => "has failed",
         };
-        Event::Failed(format!("the config disk {why}; the saved configuration is unchanged"))
+        let why = format!("the config disk {why}; the saved configuration is unchanged");
+        match self.writing {
+            Writing::Trial if self.armed.is_some() => {
+                self.refusal = Some(why);
+                self.begin_withdrawal();
+                None
+            }
+            Writing::Withdrawal => Some(match self.refusal.take() {
+                Some(why) => Event::Failed(format!(
+                    "{why}, but the next boot may start the trial: `save` before a reboot, or detach the disk"
+                )),
+                None => Event::StillArmed,
+            }),
+            _ => Some(Event::Failed(why)),
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use drivers::hal::Completion;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
+#[path = "power_cut_tests.rs"]
+mod power_cuts;
+
 struct Model {
     geometry: Geometry,
     durable: Vec<u8>,
@@ -39,6 +42,13 @@ impl Model {
             bytes[sector * SECTOR..][..SECTOR].copy_from_slice(data);
         }
         bytes
+    }
+
+    /// Makes all written data durable.
+    fn settle(&mut self) {
+        for (sector, data) in core::mem::take(&mut self.cache) {
+            self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&data);
+        }
     }
 
     /// Cuts the power. Of the unflushed sectors and of writes in flight, those with a set bit in `survive` survive.
@@ -97,19 +107,21 @@ impl Disk for Model {
         }
         match operation {
             Operation::Read => {
-                let bytes = self.contents();
-                data.write(0, &bytes[sector * SECTOR..][..data.len()]).unwrap();
+                let mut bytes = self.durable[sector * SECTOR..][..data.len()].to_vec();
+                for (at, written) in &self.cache {
+                    let place = at.checked_sub(sector).filter(|at| at * SECTOR < bytes.len());
+                    if let Some(place) = place {
+                        bytes[place * SECTOR..][..SECTOR].copy_from_slice(written);
+                    }
+                }
+                data.write(0, &bytes).unwrap();
             }
             Operation::Write => self.cache_write(sector, data),
-            Operation::Flush => {
-                self.durable = self.contents();
-                self.cache.clear();
-            }
+            Operation::Flush => self.settle(),
             _ => unreachable!("the config disk asks for nothing else"),
         }
         if !self.geometry.features.contains(Features::VOLATILE_CACHE) {
-            self.durable = self.contents();
-            self.cache.clear();
+            self.settle();
         }
         Some(Completion { tag: 0, result: Ok(()) })
     }
@@ -117,6 +129,13 @@ impl Disk for Model {
     fn interrupts(&self) -> u64 {
         0
     }
+}
+
+/// The contents of the smallest area.
+fn small(text: Option<&str>) -> Vec<u8> {
+    let mut area = format(text).unwrap();
+    area.truncate(LEAST_LEN);
+    area
 }
 
 fn finish(engine: &mut ConfigDisk, disk: &mut Model) -> Event {
@@ -138,7 +157,7 @@ fn loaded(text: &str) -> Event {
 fn saved_document_is_loaded_at_the_next_boot() {
     for (max_transfer, features) in [(4096, Features::VOLATILE_CACHE), (1 << 20, Features::empty())]
     {
-        let mut disk = Model::new(format(None).unwrap(), max_transfer, features);
+        let mut disk = Model::new(small(None), max_transfer, features);
         assert_eq!(boot(&mut disk).1, Event::Loaded(None));
         for i in 0..5 {
             let (mut engine, _) = boot(&mut disk);
@@ -154,7 +173,7 @@ fn saved_document_is_loaded_at_the_next_boot() {
 
 #[test]
 fn older_copy_is_kept_while_the_newest_is_unusable() {
-    let mut disk = Model::new(format(Some("a = 1")).unwrap(), 1 << 20, Features::empty());
+    let mut disk = Model::new(small(Some("a = 1")), 1 << 20, Features::empty());
     let (engine, _) = boot(&mut disk);
     assert_eq!((engine.before(), engine.is_damaged()), (None, false));
     let (mut engine, _) = boot(&mut disk);
@@ -172,12 +191,12 @@ fn older_copy_is_kept_while_the_newest_is_unusable() {
 
 #[test]
 fn damaged_disk_is_distinguished_from_a_new_one() {
-    let mut bytes = format(Some("a = 1")).unwrap();
+    let mut bytes = small(Some("a = 1"));
     bytes[SLOTS[0] + 25] ^= 1;
     let mut disk = Model::new(bytes, 1 << 20, Features::empty());
     let (engine, event) = boot(&mut disk);
     assert_eq!((event, engine.is_damaged()), (Event::Loaded(None), true));
-    let mut disk = Model::new(format(None).unwrap(), 1 << 20, Features::empty());
+    let mut disk = Model::new(small(None), 1 << 20, Features::empty());
     assert!(!boot(&mut disk).0.is_damaged());
 }
 
@@ -203,7 +222,7 @@ fn foreign_disks_are_not_written() {
 fn an_area_in_a_partition_touches_nothing_else() {
     const FIRST: usize = 64;
     let mut bytes = vec![0x55; FIRST * SECTOR];
-    bytes.extend(format(None).unwrap());
+    bytes.extend(small(None));
     bytes.extend([0x55; 8192]);
     let mut disk = Model::new(bytes, 1 << 20, Features::empty());
     let area = Stretch { first: FIRST as u64, sectors: 128 };
@@ -220,12 +239,12 @@ fn an_area_in_a_partition_touches_nothing_else() {
     assert_eq!(engine.crashes(), 64 + 96);
     let all = disk.contents();
     assert!(all[..FIRST * SECTOR].iter().all(|&byte| byte == 0x55));
-    assert!(all[FIRST * SECTOR + AREA_LEN..].iter().all(|&byte| byte == 0x55));
+    assert!(all[FIRST * SECTOR + LEAST_LEN..].iter().all(|&byte| byte == 0x55));
 }
 
 #[test]
 fn impossible_save_is_refused_with_a_reason() {
-    let mut disk = Model::new(format(Some("x = 1")).unwrap(), 4096, Features::READ_ONLY);
+    let mut disk = Model::new(small(Some("x = 1")), 4096, Features::READ_ONLY);
     let (mut engine, event) = boot(&mut disk);
     assert_eq!(event, loaded("x = 1"));
     assert!(engine.save("").unwrap_err().contains("read-only"));
@@ -238,10 +257,158 @@ fn impossible_save_is_refused_with_a_reason() {
     assert_eq!(boot(&mut disk).1, loaded("x = 1"));
 }
 
+/// Boots, and starts the trial if there is one, as the gateway does. Returns the document in force.
+fn boot_with_trial(disk: &mut Model) -> (ConfigDisk, Option<Vec<u8>>) {
+    let (mut engine, event) = boot(disk);
+    let Event::Loaded(mut text) = event else { panic!("{event:?}") };
+    if let Some((_, trial, sector, spent)) = engine.take_trial() {
+        disk.settle();
+        disk.durable[sector as usize * SECTOR..][..spent.len()].copy_from_slice(&spent);
+        text = Some(trial);
+    }
+    (engine, text)
+}
+
+#[test]
+fn trial_is_started_by_one_boot_only() {
+    let mut disk = Model::new(small(Some("a = 1")), 4096, Features::VOLATILE_CACHE);
+    let (mut engine, _) = boot(&mut disk);
+    engine.arm("a = 2", 7).unwrap();
+    assert_eq!(finish(&mut engine, &mut disk), Event::Armed);
+    let (mut engine, event) = boot(&mut disk);
+    assert_eq!(event, loaded("a = 1"), "the saved document is unchanged");
+    assert_eq!(engine.take_trial().unwrap().0, 7);
+    assert_eq!(boot_with_trial(&mut disk).1.unwrap(), b"a = 2");
+    let (mut engine, text) = boot_with_trial(&mut disk);
+    assert_eq!(text.unwrap(), b"a = 1");
+    assert!(!engine.is_damaged());
+    // A save after the trial overwrites its slot.
+    engine.save("a = 3").unwrap();
+    assert_eq!(finish(&mut engine, &mut disk), Event::Saved);
+    assert_eq!(boot_with_trial(&mut disk).1.unwrap(), b"a = 3");
+}
+
+/// Arms a trial while these requests fail, counted from the first one. Returns whether it was armed.
+fn arm_with_errors(disk: &mut Model, engine: &mut ConfigDisk, failing: &[usize]) -> bool {
+    disk.failing = failing.iter().map(|request| disk.completed + request).collect();
+    engine.arm("a = 2", 7).unwrap();
+    let event = finish(engine, disk);
+    disk.failing.clear();
+    assert!(matches!(event, Event::Armed | Event::Failed(_)), "{event:?}");
+    event == Event::Armed
+}
+
+#[test]
+fn trial_refused_after_an_io_error_is_started_by_no_boot() {
+    let mut refused = 0;
+    for request in 1..20 {
+        let mut disk = Model::new(small(Some("a = 1")), 4096, Features::VOLATILE_CACHE);
+        let (mut engine, _) = boot(&mut disk);
+        let armed = arm_with_errors(&mut disk, &mut engine, &[request]);
+        assert!(
+            !engine.is_in_doubt(),
+            "an armed trial is not in doubt, and a refused one is withdrawn"
+        );
+        engine.withdraw();
+        assert!(!engine.is_busy());
+        disk.cut(u64::MAX, 0);
+        let text = boot_with_trial(&mut disk).1.unwrap();
+        assert_eq!(text, if armed { b"a = 2" } else { b"a = 1" }, "request {request}");
+        refused += usize::from(!armed);
+    }
+    assert_eq!(refused, 8, "flush, four writes, flush, mark, flush");
+}
+
+#[test]
+fn trial_that_cannot_be_withdrawn_is_withdrawn_later() {
+    let mut disk = Model::new(small(Some("a = 1")), 1 << 20, Features::VOLATILE_CACHE);
+    let (mut engine, _) = boot(&mut disk);
+    // The flush after the mark fails, then the withdrawal.
+    assert!(!arm_with_errors(&mut disk, &mut engine, &[5, 6]));
+    assert!(engine.is_in_doubt());
+    disk.failing = vec![disk.completed + 1];
+    engine.withdraw();
+    assert_eq!(finish(&mut engine, &mut disk), Event::StillArmed);
+    engine.withdraw();
+    assert_eq!(finish(&mut engine, &mut disk), Event::Withdrawn);
+    assert!(!engine.is_in_doubt());
+    disk.cut(0, 0);
+    assert_eq!(boot_with_trial(&mut disk).1.unwrap(), b"a = 1");
+    // A save takes the slot of a trial in doubt.
+    assert!(!arm_with_errors(&mut disk, &mut engine, &[5, 6]));
+    engine.save("a = 3").unwrap();
+    assert_eq!(finish(&mut engine, &mut disk), Event::Saved);
+    assert!(!engine.is_in_doubt());
+    assert_eq!(boot_with_trial(&mut disk).1.unwrap(), b"a = 3");
+}
+
+#[test]
+fn trial_that_a_boot_could_not_mark_is_withdrawn() {
+    let mut disk = Model::new(small(Some("a = 1")), 1 << 20, Features::VOLATILE_CACHE);
+    let (mut engine, _) = boot(&mut disk);
+    assert!(arm_with_errors(&mut disk, &mut engine, &[]));
+    let (mut engine, _) = boot(&mut disk);
+    assert!(engine.take_trial().is_some() && engine.is_in_doubt());
+    engine.withdraw();
+    assert_eq!(finish(&mut engine, &mut disk), Event::Withdrawn);
+    assert_eq!(boot_with_trial(&mut disk).1.unwrap(), b"a = 1");
+}
+
+#[test]
+fn trial_on_a_disk_without_a_document_is_not_damage() {
+    let mut disk = Model::new(small(None), 4096, Features::empty());
+    let (mut engine, _) = boot(&mut disk);
+    engine.arm("a = 2", 1).unwrap();
+    assert_eq!(finish(&mut engine, &mut disk), Event::Armed);
+    assert_eq!(boot_with_trial(&mut disk).1.unwrap(), b"a = 2");
+    let (engine, text) = boot_with_trial(&mut disk);
+    assert_eq!((text, engine.is_damaged()), (None, false));
+}
+
+#[test]
+fn torn_trial_is_not_damage() {
+    let mut area = format(None).unwrap();
+    slot::write_as(&mut area[SLOTS[0]..][..SLOT_LEN], slot::TRIAL, 60, &"a = 1\n".repeat(200))
+        .unwrap();
+    area[SLOTS[0] + SECTOR..][..SECTOR].fill(0);
+    let mut disk = Model::new(area, 4096, Features::empty());
+    let (engine, event) = boot(&mut disk);
+    assert_eq!((event, engine.is_damaged()), (Event::Loaded(None), false));
+}
+
+#[test]
+fn revisions_are_kept_in_a_ring() {
+    let mut disk = Model::new(format(Some("a = 1")).unwrap(), 1 << 20, Features::empty());
+    let (mut engine, _) = boot(&mut disk);
+    for number in 1..=60u64 {
+        engine.record(number, &format!("{number}\n0\nconsole\nset\n\na = {number}\n")).unwrap();
+        assert_eq!(finish(&mut engine, &mut disk), Event::Recorded(number));
+    }
+    let contents = disk.contents();
+    let slots = engine.revisions().map(|sector| &contents[sector as usize * SECTOR..][..SLOT_LEN]);
+    let read = slots.filter_map(|bytes| slot::read_as(bytes, slot::REVISION));
+    let found = read.filter_map(|(_, text)| {
+        crate::config::Revision::of_slot(core::str::from_utf8(text).unwrap())
+    });
+    let history = crate::config::History::of(found.collect());
+    assert_eq!(history.iter().count(), REVISIONS);
+    assert_eq!(history.newest().unwrap().text, "a = 60\n");
+    assert_eq!(boot(&mut disk).1, loaded("a = 1"));
+    // An area of 64 KiB has no room for them.
+    let mut disk = Model::new(small(None), 1 << 20, Features::empty());
+    let (mut engine, _) = boot(&mut disk);
+    assert!(engine.record(1, "").is_err());
+    assert_eq!(engine.revisions().count(), 0);
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     /// A save that completes.
     Save,
+    /// A trial that completes, and a boot that starts it.
+    Trial,
+    /// A power cut after this many requests while a trial is written.
+    CutWhileArming { requests: usize, survive: u64, torn: usize },
     /// A power cut after this many requests of a save.
     CutWhileSaving { requests: usize, survive: u64, torn: usize },
     /// A crash of the appliance after this many requests of a save. The disk stays powered.
@@ -253,6 +420,9 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         Just(Act::Save),
+        Just(Act::Trial),
+        (0usize..12, any::<u64>(), 0..SECTOR)
+            .prop_map(|(requests, survive, torn)| Act::CutWhileArming { requests, survive, torn }),
         (0usize..12, any::<u64>(), 0..SECTOR)
             .prop_map(|(requests, survive, torn)| Act::CutWhileSaving { requests, survive, torn }),
         (0usize..12).prop_map(|requests| Act::CrashWhileSaving { requests }),
@@ -269,13 +439,34 @@ proptest! {
     ) {
         let document = |i: usize| format!("# {i}\n{}", "#".repeat(long));
         let mut disk =
-            Model::new(format(Some(&document(0))).unwrap(), max_transfer, Features::VOLATILE_CACHE);
+            Model::new(small(Some(&document(0))), max_transfer, Features::VOLATILE_CACHE);
         let (mut engine, _) = boot(&mut disk);
         // The loaded document is the last acknowledged one or a later one.
         let mut acknowledged = 0;
         for (i, act) in (1..).zip(acts) {
-            engine.save(&document(i)).unwrap();
+            let trial = format!("{}# trial", document(i));
             match act {
+                Act::Trial => {
+                    engine.arm(&trial, 5).unwrap();
+                    prop_assert_eq!(finish(&mut engine, &mut disk), Event::Armed);
+                    let (_, text) = boot_with_trial(&mut disk);
+                    prop_assert_eq!(text, Some(trial.into_bytes()));
+                    engine = boot(&mut disk).0;
+                }
+                Act::CutWhileArming { requests, survive, torn } => {
+                    engine.arm(&trial, 5).unwrap();
+                    let armed = step(&mut engine, &mut disk, requests);
+                    disk.cut(survive, torn);
+                    // The whole trial, or the saved document.
+                    let (_, text) = boot_with_trial(&mut disk);
+                    let tried = text.is_some_and(|text| text == trial.as_bytes());
+                    prop_assert!(tried || !armed);
+                    engine = boot(&mut disk).0;
+                }
+                _ => engine.save(&document(i)).unwrap(),
+            }
+            match act {
+                Act::Trial | Act::CutWhileArming { .. } => {}
                 Act::Save => {
                     prop_assert_eq!(finish(&mut engine, &mut disk), Event::Saved);
                     acknowledged = i;
@@ -312,7 +503,7 @@ proptest! {
 /// Runs a save for `requests` disk requests. Returns whether it was acknowledged.
 fn step(engine: &mut ConfigDisk, disk: &mut Model, requests: usize) -> bool {
     let mut slow = Slow { disk, left: requests };
-    (0..100).any(|_| engine.poll(&mut slow) == Some(Event::Saved))
+    (0..100).any(|_| matches!(engine.poll(&mut slow), Some(Event::Saved | Event::Armed)))
 }
 
 /// A disk that completes only the next `left` requests.

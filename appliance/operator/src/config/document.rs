@@ -5,15 +5,14 @@ use super::closing;
 use super::command_line;
 use super::item::{Field, Item as _};
 use super::known_secrets;
-use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
 use super::origins::{Layer, keep_origins};
 use super::pending::{self, Entry, Pending};
 use super::renamed;
+use super::replace;
 use super::schema::Config;
 use super::toml_text;
 use super::tree::{MAX_ENTRIES, Node, Value};
-use super::values::PrivateKey;
 use crate::report;
 use std::borrow::Cow;
 
@@ -258,16 +257,8 @@ impl Document {
         let mut root = config.encode().map(Node::built_in).expect("a section has a value");
         let before = self.config.encode().map(Node::built_in);
         keep_origins(&mut root, before.as_ref(), Some(&self.root), CONSOLE);
-        let mut building = Vec::new();
-        for Pending { entry, .. } in &self.pending {
-            let Some(node) = self.root.find(&entry.to_string()) else { continue };
-            let index = root.entries(&entry.section).len();
-            let entry = Entry { section: entry.section.clone(), index };
-            let kept = root.set(&entry.to_string(), node.clone());
-            kept.map_err(|reason| vec![console_problem(&entry.to_string(), reason)])?;
-            building.push(entry);
-        }
-        self.adopt(root, &building, Some(CONSOLE)).map(drop)
+        let from = self.clone();
+        self.adopt_all(root, &from, CONSOLE)
     }
 
     /// The configuration in force as a document that decodes to the same configuration.
@@ -285,26 +276,23 @@ impl Document {
                 text += &format!("#   {line}\n");
             }
         }
-        let shown = toml_text::write(&self.shown().encode().expect("a section has a value"));
-        text + &self.with_origins(&shown)
+        text + &self.with_origins(&self.to_text(false))
     }
 
-    /// The configuration in force without secrets.
-    fn shown(&self) -> Config {
-        let mut config = self.config.clone();
-        if let Some(key) = &mut config.http.key {
-            *key = PrivateKey::not_shown();
-        }
-        config
+    /// The value of a pending entry without secrets.
+    fn pending_value(&self, entry: &Entry) -> Option<Value> {
+        let mut node = self.root.find(&entry.to_string())?.clone();
+        replace::hide(&mut node, &entry.section);
+        Some(node.value)
     }
 
     /// Pending entries as comments that follow a document. Empty without any.
     pub fn pending_toml(&self) -> String {
         let mut text = String::new();
         for pending in &self.pending {
-            let Some(node) = self.root.find(&pending.entry.to_string()) else { continue };
+            let Some(value) = self.pending_value(&pending.entry) else { continue };
             text += &format!("\n# Pending, neither in force nor saved: {pending}\n");
-            for line in toml_text::write_entry(&pending.entry.section, &node.value).lines() {
+            for line in toml_text::write_entry(&pending.entry.section, &value).lines() {
                 text += &format!("# {line}\n");
             }
         }
@@ -313,19 +301,16 @@ impl Document {
 
     /// The configuration without secrets as a report, for JSON. Pending entries are under `pending`.
     pub fn to_report(&self) -> report::Value {
-        let mut report = self.shown().encode().map_or(report::Value::None, report_of);
+        let mut report = self.shown().map_or(report::Value::None, report_of);
         if let report::Value::Object(entries) = &mut report
             && !self.pending.is_empty()
         {
             let pending = self.pending.iter().map(|pending| {
-                let node = self.root.find(&pending.entry.to_string());
+                let given = self.pending_value(&pending.entry);
                 report::Value::object([
                     ("entry", report::Value::display(&pending.entry)),
                     ("missing", report::Value::list(pending.missing().map(report::Value::display))),
-                    (
-                        "given",
-                        node.map_or(report::Value::None, |node| report_of(node.value.clone())),
-                    ),
+                    ("given", given.map_or(report::Value::None, report_of)),
                 ])
             });
             entries.push(("pending".into(), report::Value::list(pending)));
@@ -385,7 +370,7 @@ impl Document {
             Ok(()) => Ok((tree, unknown, closes)),
             Err(mut problems) => {
                 problems.extend(unknown);
-                Err(order::by_key(problems, |p| (p.origin.source, p.origin.position)))
+                Err(in_order_of_lines(problems))
             }
         }
     }
@@ -421,7 +406,7 @@ impl Document {
             if let Some(config) = config.filter(|_| problems.is_empty()) {
                 problems = check_whole(&config, &in_force);
                 if problems.is_empty() {
-                    let pending = order::by_key(pending, |p| p.entry.clone());
+                    pending.sort_by(|a, b| a.entry.cmp(&b.entry));
                     (self.root, self.config, self.pending) = (root, config, pending);
                     return Ok(());
                 }
@@ -438,12 +423,36 @@ impl Document {
                     entry.is_some_and(|entry| building.contains(&entry))
                 });
             if !wrong.is_empty() {
-                return Err(order::by_key(wrong, |p| (p.origin.source, p.origin.position)));
+                return Err(in_order_of_lines(wrong));
             }
             for problem in missing {
                 pending::note(&mut pending, problem);
             }
         }
+    }
+
+    /// Makes `root`, a tree without pending entries, the configuration. The pending entries of `from` follow the others.
+    pub(super) fn adopt_all(
+        &mut self,
+        mut root: Node,
+        from: &Document,
+        blamed: Origin,
+    ) -> Result<(), Vec<Problem>> {
+        let mut building = Vec::new();
+        for Pending { entry, .. } in &from.pending {
+            let Some(node) = from.root.find(&entry.to_string()) else { continue };
+            let index = root.entries(&entry.section).len();
+            let entry = Entry { section: entry.section.clone(), index };
+            let kept = root.set(&entry.to_string(), node.clone());
+            kept.map_err(|reason| vec![console_problem(&entry.to_string(), reason)])?;
+            building.push(entry);
+        }
+        self.adopt(root, &building, Some(blamed))
+    }
+
+    /// The tree without pending entries.
+    pub(super) fn root_in_force(&self) -> Node {
+        pending::without(&self.root, &self.pending)
     }
 
     /// Applies all settings together. While some are wrong, drops those and tries again.
@@ -503,6 +512,11 @@ fn current_name(path: &str) -> Cow<'_, str> {
     }
 }
 
+fn in_order_of_lines(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by_key(|problem| (problem.origin.source, problem.origin.position));
+    problems
+}
+
 fn console_problem(path: &str, reason: String) -> Problem {
     let path = path.chars().take(64).collect();
     Problem { kind: Kind::Mistake, origin: CONSOLE, path, reason, accepted: String::new() }
@@ -516,7 +530,8 @@ fn put(root: &mut Node, path: &str, value: &str, origin: Origin) -> Result<(), P
     }
 }
 
-fn report_of(value: Value) -> report::Value {
+/// A value for reports.
+pub(super) fn report_of(value: Value) -> report::Value {
     match value {
         Value::Bool(b) => b.into(),
         Value::Integer(i) => match u64::try_from(i) {

@@ -36,6 +36,11 @@ impl InForce {
         force
     }
 
+    /// Whether all keys take effect immediately.
+    pub fn is_at_once(&self) -> bool {
+        self.at_boot.is_empty()
+    }
+
     fn add(&mut self, effect: Effect, path: String) {
         match effect {
             Effect::AtOnce => self.at_once = true,

@@ -12,11 +12,40 @@ use crate::suggestion::did_you_mean;
 /// Smallest and largest accepted number.
 pub type Range = (u64, u64);
 
-/// A key of a section, for completion and messages.
+/// JSON types that a value can have in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number.
+    Integer,
+    /// A string.
+    Text,
+    /// A string or a whole number.
+    TextOrInteger,
+    /// A whole number, or a list of such.
+    IntegerOrList,
+    /// An object.
+    Section,
+}
+
+/// A key of a section, for completion, messages and the schema.
 #[derive(Debug)]
 pub struct Field {
     /// Name of the key.
     pub name: &'static str,
+    /// Description.
+    pub about: &'static str,
+    /// JSON types of the value, or of an entry if the key is a list.
+    pub shape: Shape,
+    /// Smallest and largest number.
+    pub range: Option<Range>,
+    /// The default. None if there is none.
+    pub default: fn() -> Option<Value>,
+    /// Whether the key may be absent.
+    pub optional: fn() -> bool,
+    /// The accepted values, in words.
+    pub accepts: fn(Option<Range>) -> String,
     /// The keys below, if the key is a section or a list of sections.
     pub fields: fn() -> &'static [Field],
     /// Whether the key is a list.
@@ -29,6 +58,8 @@ pub struct Field {
 pub trait Item: Sized {
     /// Whether the type is a list.
     const LIST: bool = false;
+    /// JSON types of the value, or of an entry of a list.
+    const SHAPE: Shape = Shape::Text;
     /// The keys below, if this is a section.
     fn fields() -> &'static [Field] {
         &[]
@@ -62,6 +93,7 @@ fn wrong_kind(node: &Node, path: &str, accepted: String) -> Problem {
 }
 
 impl Item for bool {
+    const SHAPE: Shape = Shape::Bool;
     fn accepts(_: Option<Range>) -> String {
         "true or false".into()
     }
@@ -97,6 +129,7 @@ pub fn integer(node: &Node) -> Option<i64> {
 macro_rules! integer_items {
     ($($ty:ident)*) => {$(
         impl Item for $ty {
+            const SHAPE: Shape = Shape::Integer;
             fn accepts(range: Option<Range>) -> String {
                 let (least, most) = range.unwrap_or((0, u64::from($ty::MAX)));
                 format!("a whole number from {least} to {most}")
@@ -181,6 +214,7 @@ where
 }
 
 impl<T: Item> Item for Option<T> {
+    const SHAPE: Shape = T::SHAPE;
     fn accepts(range: Option<Range>) -> String {
         T::accepts(range)
     }
@@ -201,6 +235,7 @@ impl<T: Item> Item for Option<T> {
 
 impl<T: Item> Item for Vec<T> {
     const LIST: bool = true;
+    const SHAPE: Shape = T::SHAPE;
     fn fields() -> &'static [Field] {
         T::fields()
     }
@@ -309,26 +344,34 @@ macro_rules! section {
     (
         $(#[$about:meta])*
         $name:ident {$(
-            $(#[$doc:meta])*
+            $(#[doc = $doc:literal])*
             $field:ident: $ty:ty $([$least:expr, $most:expr])? $(= $default:expr)? $(=> $effect:ident)?;
         )*}
     ) => {
         $(#[$about])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $name {$(
-            $(#[$doc])*
+            $(#[doc = $doc])*
             pub $field: $ty,
         )*}
 
         impl $crate::config::item::Item for $name {
+            const SHAPE: $crate::config::item::Shape = $crate::config::item::Shape::Section;
             fn fields() -> &'static [$crate::config::item::Field] {
-                use $crate::config::item::{Field, Item};
-                &[$(Field {
+                use $crate::config::item::{Field, Item, default_of, may_be_absent};
+                const FIELDS: &[Field] = &[$(Field {
                     name: stringify!($field),
+                    about: concat!($($doc),*),
+                    shape: <$ty as Item>::SHAPE,
+                    range: $crate::config::item::optional!($(($least, $most))?),
+                    default: || default_of::<$ty>($crate::config::item::optional!($(|| $default)?)),
+                    optional: || may_be_absent::<$ty>($crate::config::item::has!($($default)?)),
+                    accepts: <$ty as Item>::accepts,
                     fields: <$ty as Item>::fields,
                     list: <$ty as Item>::LIST,
                     effect: $crate::config::effect::declared!($($effect)?),
-                }),*]
+                }),*];
+                FIELDS
             }
             fn accepts(_: Option<$crate::config::item::Range>) -> String {
                 "a section".into()
@@ -366,6 +409,29 @@ macro_rules! section {
     };
 }
 pub(crate) use section;
+
+/// The encoded default of a key.
+#[inline(never)]
+pub fn default_of<T: Item>(default: Option<fn() -> T>) -> Option<Value> {
+    default.and_then(|make| make().encode())
+}
+
+/// Whether a key may be absent, with or without a default.
+#[inline(never)]
+pub fn may_be_absent<T: Item>(has_default: bool) -> bool {
+    has_default || T::absent().is_some()
+}
+
+/// Whether an expression is given.
+macro_rules! has {
+    () => {
+        false
+    };
+    ($given:expr) => {
+        true
+    };
+}
+pub(crate) use has;
 
 /// `Some` of the given expression, or `None` without one.
 macro_rules! optional {

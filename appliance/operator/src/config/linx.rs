@@ -16,38 +16,40 @@ section! {
     /// A link to a LINX node.
     Linx {
         /// Name of the link. Endpoints of the peer are `NAME/ENDPOINT`.
-        name: Name;
+        name: Name => AtOnce;
         /// Transport of the link.
-        transport: LinxTransport;
+        transport: LinxTransport => AtOnce;
         /// Over RapidIO: number of the `[[rapidio]]` whose port the link uses.
-        rapidio: Option<u8> [0, 63];
+        rapidio: Option<u8> [0, 63] => AtOnce;
         /// Over RapidIO: the appliance's mailbox. Mailbox 0 belongs to rionet and 1 to rio_cm.
-        mailbox: Option<u8> [2, 3];
+        mailbox: Option<u8> [2, 3] => AtOnce;
         /// Over RapidIO: the peer's destination id.
-        peer_id: Option<u16> [0, 65_534];
+        peer_id: Option<u16> [0, 65_534] => AtOnce;
         /// Over RapidIO: the peer's mailbox.
-        peer_mailbox: Option<u8> [2, 3];
+        peer_mailbox: Option<u8> [2, 3] => AtOnce;
         /// Over RapidIO: the appliance's RIOCM port. Over TCP: the port to listen on, by default 19790.
-        port: Option<u16>;
+        port: Option<u16> => AtOnce;
         /// The peer's RIOCM or TCP port.
-        peer_port: Option<u16>;
+        peer_port: Option<u16> => AtOnce;
         /// Over TCP: the peer's address.
-        address: Option<IpAddr>;
+        address: Option<IpAddr> => AtOnce;
         /// Over RapidIO: longest packet in bytes, by default the port's maximum.
-        mtu: Option<u16> [65, 4096];
+        mtu: Option<u16> [65, 4096] => AtOnce;
         /// Milliseconds between heartbeats, over RapidIO in steps of 100. By default 500, over TCP 1000.
-        heartbeat_ms: Option<u32> [100, 25_500];
+        heartbeat_ms: Option<u32> [100, 25_500] => AtOnce;
         /// Longest signal in bytes, in both directions.
-        max_message: Size [64, 1 << 20] = Size(64 << 10);
+        max_message: Size [64, 1 << 20] = Size(64 << 10) => AtOnce;
         /// Names that the appliance may publish to the peer at a time: the `linx_max_sockets_per_link` of LINX for
         /// Linux.
-        addresses: u32 [2, 65_536] = 1024;
+        addresses: u32 [2, 65_536] = 1024 => AtOnce;
+        /// Attributes of the link, as in `mklink` of LINX for Linux: shown in reports, and not interpreted.
+        attributes: Option<LinxName> => AtOnce;
         /// Networks whose hosts may connect over TCP; empty admits all. The peer must also have `address`.
-        hosts: Vec<Network>;
+        hosts: Vec<Network> => AtOnce;
         /// Names under which peers of all links find the services, by default each service's own name.
-        publish: Vec<LinxName>;
+        publish: Vec<LinxName> => AtOnce;
         /// Services over signals.
-        services: Vec<LinxService>;
+        services: Vec<LinxService> => AtOnce;
     }
 }
 
@@ -137,6 +139,13 @@ impl fmt::Display for LinxName {
 }
 
 impl Linx {
+    /// Whether a link with these settings can become one with the `other` ones while it is up: they differ in what
+    /// endpoints and reports use alone.
+    pub fn is_same_link(&self, other: &Linx) -> bool {
+        let Linx { publish, services, hosts, attributes, .. } = other.clone();
+        Linx { publish, services, hosts, attributes, ..self.clone() } == *other
+    }
+
     /// Over TCP: the appliance's listening port, and the peer's.
     pub fn tcp_ports(&self) -> (u16, u16) {
         (self.port.unwrap_or(TCP_PORT), self.peer_port.unwrap_or(TCP_PORT))
@@ -160,6 +169,7 @@ impl Linx {
 #[cfg(test)]
 mod tests {
     use super::super::check;
+    use super::LinxName;
 
     const GOOD: &str = "[[rapidio]]\nrole = \"host\"\nid = 1\n\
         [[linx]]\nname = \"board\"\ntransport = \"riocm\"\nrapidio = 0\npeer_id = 3\nport = 11\npeer_port = 22\n\
@@ -172,6 +182,10 @@ mod tests {
         assert_eq!(config.linx[1].tcp_ports(), (19790, 19790));
         assert_eq!(config.linx[1].echoes(), ["echo"]);
         assert_eq!(config.linx[0].echoes(), [""; 0]);
+        let described = GOOD.replace("port = 11", "port = 11\nattributes = \"rack:3,board\"");
+        let described = check(described.as_bytes()).unwrap();
+        let attributes = described.linx[0].attributes.as_ref().map(LinxName::as_str);
+        assert_eq!(attributes, Some("rack:3,board"));
         let named = GOOD.replace("services", "publish = [\"a\", \"b\"]\nservices");
         assert_eq!(check(named.as_bytes()).unwrap().linx[1].echoes(), ["a", "b"]);
     }

@@ -27,12 +27,30 @@ fn documents(page: &str, text: &str) -> Vec<(String, usize, String)> {
 }
 
 /// Placeholders in the manual's documents for values that each operator has to supply.
-const PLACEHOLDERS: [&str; 2] = ["(as ./isthmus release prints it)", "(as sha256sum prints it)"];
+const PLACEHOLDERS: [&str; 3] = [
+    "(as ./isthmus release prints it)",
+    "(as sha256sum prints it)",
+    "(another, as sha256sum prints it)",
+];
+
+/// Placeholders for secrets of NVMe hosts, and values for them.
+const SECRETS: [(&str, &str); 2] = [
+    (
+        "(as nvme gen-dhchap-key prints it)",
+        "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:",
+    ),
+    (
+        "(as nvme gen-tls-key prints it)",
+        "NVMeTLSkey-1:01:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:",
+    ),
+];
 
 /// A document with values for the placeholders.
 pub(super) fn filled(document: &str) -> String {
-    let fill = |text: String, gap: &&str| text.replace(gap, &"ab".repeat(32));
-    PLACEHOLDERS.iter().fold(document.to_string(), fill)
+    let document =
+        SECRETS.iter().fold(document.to_string(), |text, (gap, secret)| text.replace(gap, secret));
+    let fill = |text: String, (gap, digits): (&&str, &str)| text.replace(gap, &digits.repeat(32));
+    PLACEHOLDERS.iter().zip(["ab", "cd", "ef"]).fold(document, fill)
 }
 
 /// The problems of a page's documents.

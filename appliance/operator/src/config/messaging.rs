@@ -1,6 +1,6 @@
 //! `[smc]` and `[[rule]]`: the messaging gateway.
 
-use super::item::{Item, Range, decode_text, integer, section, text_items};
+use super::item::{Item, Range, Shape, decode_text, integer, section, text_items};
 use super::origin::Problem;
 use super::tree::{Node, Value};
 use super::values::{Name, Size};
@@ -20,8 +20,10 @@ section! {
         ueid: Vec<Ueid>;
         /// Whether to use version 1 (over RoCEv1) with hosts of the same subnet that lack version 2 or share no UEID.
         version1: bool = true;
-        /// Bytes of a receive buffer, a power of two.
-        buffer_size: Size [16 << 10, 512 << 10] = Size(64 << 10);
+        /// Bytes of a connection's send buffer, a power of two: at most as much is on the way to the peer.
+        send_buffer: Size [16 << 10, 1 << 20] = Size(64 << 10);
+        /// Bytes of a connection's receive buffer, a power of two.
+        receive_buffer: Size [16 << 10, 1 << 20] = Size(64 << 10);
         /// Maximum concurrent connections of each service.
         connections: u16 [1, 4096] = 128;
         /// Maximum concurrent connections of one host, by default three quarters.
@@ -39,7 +41,7 @@ section! {
         name: Name => AtOnce;
         /// The port to listen on, or an end that carries messages.
         listen: Listen => AtOnce;
-        /// The servers: addresses, or ends that carry messages.
+        /// The servers: addresses or names, or ends that carry messages.
         backend: Vec<Target> => AtOnce;
         /// Signal number of all LINX signals. Without it each message begins with its signal number.
         signal: Option<u32> => AtOnce;
@@ -57,6 +59,10 @@ section! {
         connections_per_host: Option<u16> [1, 4096] => AtOnce;
         /// Buffer of each TCP connection in bytes, per direction.
         buffer_size: Size [1 << 10, 1 << 20] = Size(16 << 10) => AtOnce;
+        /// Bytes of the send buffer of each SMC-R connection, a power of two. By default `smc.send_buffer`.
+        send_buffer: Option<Size> [16 << 10, 1 << 20] => AtOnce;
+        /// Bytes of the receive buffer of each SMC-R connection, a power of two. By default `smc.receive_buffer`.
+        receive_buffer: Option<Size> [16 << 10, 1 << 20] => AtOnce;
         /// Milliseconds to wait for a server before trying another.
         connect_timeout_ms: u32 [10, 60_000] = 3000 => AtOnce;
         /// Idle timeout of a connection in seconds; 0 for none. By default a week, or 300 for transports that do not
@@ -89,8 +95,8 @@ text_items! {
     Ueid: "1 to 32 letters A-Z, digits, '-' and single dots, the first a letter or digit";
     PnetId: "1 to 16 letters A-Z and digits";
     RuleFraming: "length or none";
-    Target: "an address and a port such as 10.0.0.1:514 or [fd00::1]:514, linx:LINK/NAME, usnic:INTERFACE/PEER or \
-             rio_cm:ID:CHANNEL";
+    Target: "an address or a name and a port such as 10.0.0.1:514, [fd00::1]:514 or host.example.net:514, \
+             linx:LINK/NAME, usnic:INTERFACE/PEER or rio_cm:ID:CHANNEL";
 }
 
 impl FromStr for RuleFraming {
@@ -115,6 +121,7 @@ impl fmt::Display for RuleFraming {
 
 /// A port is written as a number, any other end as text.
 impl Item for Listen {
+    const SHAPE: Shape = Shape::TextOrInteger;
     fn accepts(_: Option<Range>) -> String {
         "a whole number from 1 to 65535, linx:LINK/NAME, usnic:INTERFACE/PEER or rio_cm:ID:CHANNEL"
             .into()
@@ -159,6 +166,25 @@ mod tests {
     const GOOD: &str = "[[linx]]\nname = \"far\"\ntransport = \"tcp\"\naddress = \"10.0.0.7\"\nservices = [\"echo\"]\n\
         [[rule]]\nname = \"in\"\nlisten = \"linx:far/gate\"\nbackend = [\"10.0.0.9:7000\"]\nsignal = 7\n\
         [[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"linx:far/cli\"]\nframing = \"none\"\n";
+
+    #[test]
+    fn buffers_of_connections_are_read() {
+        let text = "[smc]\nsend_buffer = \"1MiB\"\nbuffer_size = \"128KiB\"\n[[rule]]\nname = \"r\"\n\
+            listen = 7001\nbackend = [\"10.0.0.9:7000\"]\nreceive_buffer = \"1MiB\"\n";
+        let config = check(text.as_bytes()).unwrap();
+        // The old name of a key is still read.
+        assert_eq!((config.smc.send_buffer.0, config.smc.receive_buffer.0), (1 << 20, 128 << 10));
+        assert_eq!(config.rule[0].send_buffer, None);
+        assert_eq!(config.rule[0].receive_buffer.map(|size| size.0), Some(1 << 20));
+        for (from, to, path) in [
+            ("\"1MiB\"\nbuffer", "\"96KiB\"\nbuffer", "smc.send_buffer"),
+            ("receive_buffer = \"1MiB\"", "receive_buffer = \"2MiB\"", "rule.0.receive_buffer"),
+            ("receive_buffer = \"1MiB\"", "send_buffer = \"24KiB\"", "rule.0.send_buffer"),
+        ] {
+            let problems = check(text.replacen(from, to, 1).as_bytes()).unwrap_err();
+            assert!(problems.iter().any(|problem| problem.path == path), "{problems:?}");
+        }
+    }
 
     #[test]
     fn ends_that_carry_messages_are_read() {

@@ -17,6 +17,8 @@ pub enum Source {
     CommandLine,
     /// `set` on the console.
     Console,
+    /// A request over HTTP.
+    Http,
     /// A file under `isthmus check` on the host.
     File,
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Origin {
             Source::FwCfg if cfg!(feature = "uhyve") => "/isthmus.toml ",
             Source::FwCfg => "fw_cfg ",
             Source::Disk => "config disk ",
+            Source::Http => "HTTP ",
             Source::File => "",
         };
         match self.position {

@@ -1,31 +1,35 @@
-//! `[[remote]]`: devices of other servers, with the options of rnbd-client's `map_device`; and `[[mirror]]`: two
-//! volumes with the same data.
+//! `[[remote]]`: devices of other servers, over RNBD with the options of rnbd-client's `map_device`, or over NBD; and
+//! `[[mirror]]`: two volumes with the same data.
 
-use super::item::{Item, Range, integer, problem, section, text_items};
+use super::item::{Item, Range, Shape, integer, problem, section, text_items};
 use super::origin::Problem;
 use super::tree::{Node, Value};
 use super::values::Name;
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
+use net::dns::{Endpoint, Host};
+use net::is_host;
 use rtrs::client::Policy;
 use storage::rnbd::wire::AccessMode;
 
 section! {
-    /// A device of another server, as a local volume. Remotes of one session share its paths and settings. Those of the
-    /// first remote apply.
+    /// A device of another server, as a local volume. Remotes of one RNBD session share its paths and settings. Those of
+    /// the first remote apply.
     Remote {
         /// Local name of the volume.
         name: Name;
-        /// Name of the session.
-        sessname: SessName;
-        /// Paths of the session, from an address of the appliance to one of the server.
-        path: Vec<PathPair>;
+        /// Protocol of the server.
+        kind: RemoteKind = RemoteKind::Rnbd;
+        /// Name of the session, of kind `rnbd`.
+        sessname: Option<SessName>;
+        /// Paths of the session, from an address of the appliance to one of the server, of kind `rnbd`.
+        path: Vec<RemotePath>;
         /// The server's port.
         dest_port: u16 [1, 65535] = 1234;
-        /// Name of the device on the server.
-        device_path: DevicePath;
-        /// Access mode.
+        /// Name of the device on the server, of kind `rnbd`.
+        device_path: Option<DevicePath>;
+        /// Access mode. Kind `nbd` knows `ro` and `rw`.
         access_mode: Access = Access(AccessMode::ReadWrite);
         /// Additional connections of each path.
         nr_poll_queues: u16 [0, 64] = 0;
@@ -35,6 +39,20 @@ section! {
         mp_policy: MpPolicy = MpPolicy(Policy::MinInflight);
         /// Seconds that requests wait while no path is up; 0 fails them immediately, as Linux does.
         wait_seconds: u16 = 60;
+        /// Addresses of the server, of kind `nbd`. One is used at a time.
+        address: Vec<RemoteAddress>;
+        /// Name of the export on the server, of kind `nbd`; by default the server's default export.
+        export: Option<RemoteExport>;
+        /// Connections to the server, of kind `nbd`, if the server allows several.
+        connections: u16 [1, 16] = 1;
+        /// Every write is durable before it completes (FUA), of kind `nbd`: a restart of the server loses none.
+        write_through: bool = false;
+        /// Milliseconds from a request to its complete reply after which the connection is closed, of kind `nbd`.
+        keepalive_ms: u32 [100, 3_600_000] = 30_000;
+        /// Milliseconds before a connection is opened again, of kind `nbd`. They double up to eight times this.
+        reconnect_ms: u32 [10, 3_600_000] = 1000;
+        /// Milliseconds that requests wait without a connection before they fail, of kind `nbd`; 0 fails them at once.
+        give_up_ms: u32 [0, 86_400_000] = 60_000;
     }
 }
 
@@ -51,11 +69,94 @@ section! {
 }
 
 text_items! {
+    RemoteKind: "rnbd or nbd";
+    RemoteAddress: "an address or a name, and perhaps a port, such as 10.0.0.9, [fd00::9]:10809 or nbd.example.net:10810";
+    RemoteExport: "at most 1024 visible characters or spaces";
     SessName: "1 to 254 visible characters without '/' and '.'";
     DevicePath: "1 to 254 visible characters without '..'";
-    PathPair: "SOURCE@DESTINATION, such as ip:10.0.0.1@ip:10.0.0.2 or fd00::1@fd00::2";
+    RemotePath: "SOURCE@DESTINATION, such as ip:10.0.0.1@ip:10.0.0.2 or fd00::1@far.example.net";
     Access: "ro, rw or migration";
     MpPolicy: "round-robin, min-inflight or min-latency";
+}
+
+/// Protocol of a remote's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteKind {
+    /// RNBD over RTRS: Linux's rnbd-server, or another appliance.
+    Rnbd,
+    /// NBD over TCP: qemu-nbd, nbdkit, nbd-server.
+    Nbd,
+}
+
+impl RemoteKind {
+    /// The kind as it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RemoteKind::Rnbd => "rnbd",
+            RemoteKind::Nbd => "nbd",
+        }
+    }
+}
+
+impl FromStr for RemoteKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kind = [RemoteKind::Rnbd, RemoteKind::Nbd].into_iter().find(|one| one.as_str() == text);
+        kind.ok_or_else(|| "not a kind of remote".into())
+    }
+}
+
+impl fmt::Display for RemoteKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An address of a server over TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteAddress(pub Endpoint);
+
+impl FromStr for RemoteAddress {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let endpoint = Endpoint::parse(text, Some(nbd::PORT))?;
+        match endpoint.address().is_none_or(|address| is_host(address.ip())) {
+            true => Ok(RemoteAddress(endpoint)),
+            false => Err("no host can have this address".into()),
+        }
+    }
+}
+
+impl fmt::Display for RemoteAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Name of an export on a server. It may be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteExport(String);
+
+impl RemoteExport {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RemoteExport {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let visible = text.chars().all(|c| !c.is_control());
+        let valid = visible && text.len() <= nbd::LONGEST_NAME;
+        if valid { Ok(RemoteExport(text.into())) } else { Err("not the name of an export".into()) }
+    }
+}
+
+impl fmt::Display for RemoteExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// Name of a session with a server.
@@ -121,6 +222,16 @@ pub struct PathPair {
     pub to: IpAddr,
 }
 
+impl PathPair {
+    /// The path between two addresses of one family.
+    pub fn of(from: IpAddr, to: IpAddr) -> Result<Self, String> {
+        match from.is_ipv4() == to.is_ipv4() {
+            true => Ok(PathPair { from, to }),
+            false => Err("one address is IPv4, the other IPv6".into()),
+        }
+    }
+}
+
 impl FromStr for PathPair {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -130,16 +241,46 @@ impl FromStr for PathPair {
             address.map_err(|_| format!("{text:?} is not an address"))
         };
         let (from, to): (IpAddr, IpAddr) = (address(from)?, address(to)?);
-        if from.is_ipv4() != to.is_ipv4() {
-            return Err("one address is IPv4, the other IPv6".into());
-        }
-        Ok(PathPair { from, to })
+        PathPair::of(from, to)
     }
 }
 
 impl fmt::Display for PathPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ip:{}@ip:{}", self.from, self.to)
+    }
+}
+
+/// The two ends of a configured path, whose server may be named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemotePath {
+    /// Address of the appliance.
+    pub from: IpAddr,
+    /// The server.
+    pub to: Host,
+}
+
+impl FromStr for RemotePath {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (from, to) = text.split_once('@').ok_or("no '@' between two addresses")?;
+        let plain = |text| str::strip_prefix(text, "ip:").unwrap_or(text).to_string();
+        let (from, to) = (plain(from), plain(to));
+        let from: IpAddr = from.parse().map_err(|_| format!("{from:?} is not an address"))?;
+        let to: Host = to.parse().map_err(|why| format!("{to:?}: {why}"))?;
+        if matches!(to, Host::Address(to) if from.is_ipv4() != to.is_ipv4()) {
+            return Err("one address is IPv4, the other IPv6".into());
+        }
+        Ok(RemotePath { from, to })
+    }
+}
+
+impl fmt::Display for RemotePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            Host::Address(to) => PathPair { from: self.from, to: *to }.fmt(f),
+            Host::Name(name) => write!(f, "ip:{}@{name}", self.from),
+        }
     }
 }
 
@@ -217,6 +358,7 @@ impl fmt::Display for Attempts {
 }
 
 impl Item for Attempts {
+    const SHAPE: Shape = Shape::TextOrInteger;
     fn accepts(_: Option<Range>) -> String {
         Self::ACCEPTED.into()
     }
@@ -263,11 +405,48 @@ mod tests {
         assert_eq!(exports, ["m"], "members are not exported");
     }
 
+    const NBD: &str = "[[remote]]\nname = \"r\"\nkind = \"nbd\"\n\
+        address = [\"10.0.0.2\", \"disks.example.net:10810\"]\nexport = \"a b\"\nconnections = 4\n";
+
+    #[test]
+    fn nbd_remote_needs_an_address_and_no_session() {
+        let config = check(NBD.as_bytes()).unwrap();
+        let remote = &config.remote[0];
+        assert_eq!(remote.address[0].to_string(), "10.0.0.2:10809");
+        assert_eq!(remote.export.as_ref().unwrap().as_str(), "a b");
+        let names: Vec<&str> = config.names().map(net::dns::Name::as_str).collect();
+        assert_eq!(names, ["disks.example.net"]);
+        let cases = [
+            ("kind = \"nbd\"", "kind = \"iscsi\"", "not a kind of remote"),
+            ("kind = \"nbd\"\n", "", "address is a key of kind nbd"),
+            ("10.0.0.2", "127.0.0.1", "no host can have this address"),
+            ("10.0.0.2", "10.0.0.2:0", "0"),
+            ("export = \"a b\"", "sessname = \"s\"", "sessname is a key of kind rnbd"),
+            ("export = \"a b\"", "access_mode = \"migration\"", "migration is a mode of kind rnbd"),
+            ("connections = 4", "connections = 17", "out of range"),
+            (
+                "address = [\"10.0.0.2\", \"disks.example.net:10810\"]",
+                "",
+                "no address of the server",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            assert!(NBD.contains(from), "{from}");
+            let reported = problems(&NBD.replacen(from, to, 1)).join("\n");
+            assert!(reported.contains(expected), "{to}: {reported}");
+        }
+        let many: Vec<String> = (1..=17).map(|n| format!("\"10.0.0.{n}\"")).collect();
+        let many = NBD.replacen("\"10.0.0.2\"", &many.join(", "), 1);
+        assert!(problems(&many).join("\n").contains("more than 16 addresses"));
+    }
+
     #[test]
     fn invalid_remote_or_mirror_is_reported() {
         let cases = [
             ("ip:10.0.0.1@ip:10.0.0.2", "10.0.0.1", "no '@' between two addresses"),
             ("ip:10.0.0.2", "fd00::2", "one address is IPv4, the other IPv6"),
+            ("ip:10.0.0.2", "10.0.0", "neither an address, which has four numbers"),
+            ("ip:10.0.0.1@", "far.example.net@", "is not an address"),
             ("/dev/ram0", "../ram0", "not the name of a device"),
             ("= -1", "= 10000", "not a number of attempts"),
             ("\"rr\"", "\"best\"", "not a policy"),

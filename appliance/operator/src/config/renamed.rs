@@ -5,7 +5,8 @@ use super::origin::{Kind, Problem};
 use super::tree::{Node, Value};
 
 /// Section, old key, new key.
-const RENAMED: [(&str, &str, &str); 1] = [("ntb", "lost_ms", "peer_timeout_ms")];
+const RENAMED: [(&str, &str, &str); 2] =
+    [("ntb", "lost_ms", "peer_timeout_ms"), ("smc", "buffer_size", "receive_buffer")];
 
 fn new_name(section: &str, key: &str) -> Option<&'static str> {
     let found = RENAMED.iter().find(|(of, old, _)| *of == section && *old == key);

@@ -1,29 +1,40 @@
 //! The schema of the configuration: all keys with their defaults and limits.
 
+use super::console_login::Console;
 use super::cores::Cores;
 use super::device_name::DeviceName;
 use super::item::{Item as _, section};
 use super::linx::Linx;
+use super::log_levels::Log;
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
+use super::nvme::{HostNqn, Nvme, Subsystem};
+use super::nvme_host::NvmeHost;
 use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
+use super::servers::{Fingerprint, NameServer, SyslogServer, TimeServer};
+use super::user::User;
 use super::usnic::Usnic;
 use super::values::{
     Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
     RoceBy, SessionName, Sha256, Size,
 };
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use log::LevelFilter;
 use net::hosts::Network;
 use net::tls::{Pair, PairError};
 use smcr::engine::PnetId;
+use std::collections::BTreeSet;
 
 section! {
     /// Everything that an operator can configure.
     Config {
         /// `[system]`.
         system: System;
+        /// `[log]`.
+        log: Log;
+        /// `[console]`.
+        console: Console;
         /// `[memory]`.
         memory: Memory;
         /// `[http]`.
@@ -38,6 +49,8 @@ section! {
         rnbd: Rnbd;
         /// `[smc]`.
         smc: Smc;
+        /// `[nvme]`.
+        nvme: Nvme;
         /// `[[net]]`, per interface; see [`Config::net`].
         net: Vec<Net>;
         /// `[[ntb]]`.
@@ -56,8 +69,14 @@ section! {
         mirror: Vec<Mirror>;
         /// `[[export]]`; see [`Config::exports`].
         export: Vec<Export>;
+        /// `[[subsystem]]`.
+        subsystem: Vec<Subsystem>;
+        /// `[[nvme_host]]`.
+        nvme_host: Vec<NvmeHost>;
         /// `[[rule]]`.
         rule: Vec<Rule>;
+        /// `[[user]]`.
+        user: Vec<User>;
     }
 }
 
@@ -71,8 +90,14 @@ section! {
         idle_after_us: u32 = 100 => AtOnce;
         /// Least severe level that is logged.
         log_level: LevelFilter = LevelFilter::Info => AtOnce;
-        /// Syslog server (RFC 5424 over UDP).
-        syslog: Option<SocketAddr> => AtOnce;
+        /// Syslog server (RFC 5424), over UDP, TCP or TLS.
+        syslog: Option<SyslogServer> => AtOnce;
+        /// SHA-256 of the certificate of a syslog server over TLS.
+        syslog_fingerprint: Option<Fingerprint> => AtOnce;
+        /// Time servers (NTP).
+        ntp: Vec<TimeServer> => AtOnce;
+        /// Name servers, instead of those that DHCP and routers announce.
+        dns: Vec<NameServer> => AtOnce;
         /// Action after a panic or an exception.
         on_panic: OnPanic = OnPanic::Reboot => AtOnce;
         /// Seconds that the first loop may stall before the watchdog resets the machine; 0 disables the watchdog.
@@ -103,6 +128,8 @@ section! {
         connections: u16 [2, 256] = 16;
         /// Networks whose hosts may use HTTP; empty admits all.
         hosts: Vec<Network> => AtOnce;
+        /// Whether reading without a token is admitted. `/healthz` and `/readyz` need none.
+        anonymous: bool = true => AtOnce;
         /// Addresses of the appliance to listen on; empty means all.
         listen: Vec<IpAddr> => AtOnce;
         /// SHA-256 of the token for writes and captures. Without it, both are refused.
@@ -273,6 +300,12 @@ impl Config {
             let exports = exports.iter().filter(|export| export.hosts.is_empty());
             open.extend(exports.map(|export| format!("export {}", export.name)));
         }
+        let all = |one: &&Subsystem| one.hosts.iter().any(HostNqn::is_all);
+        let is_open = |one: &&Subsystem| {
+            one.networks.is_empty() && !one.dhchap.is_required() && !one.tls.is_required()
+        };
+        let subsystems = self.subsystem.iter().filter(all).filter(is_open);
+        open.extend(subsystems.map(|one| format!("subsystem {}", one.nqn)));
         let rules = self.rule.iter().filter(|rule| rule.hosts.is_empty());
         open.extend(rules.map(|rule| format!("rule {}", rule.name)));
         if self.smc.services && self.smc.hosts.is_empty() {
@@ -296,11 +329,12 @@ impl Config {
         if !self.export.is_empty() {
             return self.export.clone();
         }
-        let read_only = |name: &Name| self.volume.iter().any(|v| v.read_only && v.name == *name);
+        let read_only = self.volume.iter().filter(|volume| volume.read_only);
+        let read_only: BTreeSet<&str> = read_only.map(|volume| volume.name.as_str()).collect();
         let export = |volume: &Name| Export {
             name: volume.as_str().parse().expect("a volume's name is an export name"),
             volume: volume.clone(),
-            read_only: read_only(volume),
+            read_only: read_only.contains(volume.as_str()),
             sessions: Vec::new(),
             hosts: Vec::new(),
         };

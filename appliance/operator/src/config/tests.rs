@@ -49,7 +49,7 @@ fn mistakes_are_reported_with_line_reason_and_accepted_values() {
         (
             "http = 1",
             "line 1: http: an integer does not belong here; accepted: a section with the \
-                     keys enabled, port, connections, hosts, listen, token_sha256, tls, \
+                     keys enabled, port, connections, hosts, anonymous, listen, token_sha256, tls, \
                      ready_needs_mirrors, certificate, key",
         ),
         ("net = 3", "line 1: net: an integer does not belong here; accepted: [[net]] sections"),
@@ -444,7 +444,7 @@ fn interfaces_are_found_by_device_mac_index_or_place() {
 #[test]
 fn paths_are_completed() {
     let mut document = Document::default();
-    assert_eq!(document.complete("s"), ["system.", "services.", "smc."]);
+    assert_eq!(document.complete("s"), ["system.", "services.", "smc.", "subsystem."]);
     assert_eq!(
         document.complete("http."),
         [
@@ -452,6 +452,7 @@ fn paths_are_completed() {
             "http.port",
             "http.connections",
             "http.hosts",
+            "http.anonymous",
             "http.listen",
             "http.token_sha256",
             "http.tls",
@@ -683,36 +684,4 @@ fn renamed_key_is_accepted_with_a_warning() {
     });
     assert_eq!(document.config().ntb[0].peer_timeout_ms, Some(900));
     assert_eq!(problems.len(), 1);
-}
-
-/// Each service is listed while it has no list of hosts, and not while it has one or is disabled.
-#[test]
-fn services_open_to_all_hosts_are_listed() {
-    const OPEN: &str = "[smc]\nservices = true\n[roce]\nservices = true\n\
-        [[rule]]\nname = \"web\"\nlisten = 8080\nbackend = \"10.0.0.9:80\"\n\
-        [[usnic]]\nname = \"far\"\naddress = \"10.0.0.1\"\ndata_port = 7001\npriority_port = 7002\nsender = \"1.0\"\nrendezvous = 7003\n\
-        [[net]]\naddress = \"10.0.0.1/24\"\n";
-    let open = |text: &str| check(text.as_bytes()).expect(text).open_to_everybody();
-    assert_eq!(open(""), ["export ram0", "http"]);
-    let all = ["export ram0", "rule web", "smc.services", "roce.services", "usnic far", "http"];
-    assert_eq!(open(OPEN), all);
-    let hosts = "hosts = [\"10.0.0.0/24\"]\n";
-    // The place of a list of hosts, and the service that it restricts.
-    for (after, closed) in [
-        ("[smc]\n", "smc.services"),
-        ("name = \"web\"\n", "rule web"),
-        ("name = \"far\"\n", "usnic far"),
-    ] {
-        let text = OPEN.replace(after, &format!("{after}{hosts}"));
-        let left: Vec<_> = all.into_iter().filter(|what| *what != closed).collect();
-        assert_eq!(open(&text), left, "{text}");
-    }
-    // Without a rendezvous only the listed peers are admitted.
-    let listed = OPEN.replace("rendezvous = 7003\n", "");
-    assert!(!open(&listed).contains(&"usnic far".to_string()));
-    assert_eq!(open(&format!("[http]\n{hosts}")), ["export ram0"]);
-    let export = "[[export]]\nname = \"a\"\nvolume = \"ram0\"\n";
-    assert_eq!(open(export), ["export a", "http"]);
-    assert_eq!(open(&format!("{export}{hosts}")), ["http"]);
-    assert_eq!(open("[http]\nenabled = false\n[rnbd]\nenabled = false\n"), [""; 0]);
 }

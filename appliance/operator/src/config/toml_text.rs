@@ -1,7 +1,6 @@
 //! TOML 1.1 text to [`Node`]s and back. The `toml` crate parses. This module adds the line to each value, and converts
 //! each mistake to a [`Problem`].
 
-use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
 use super::tree::{Node, Value};
 use core::fmt::Write as _;
@@ -10,6 +9,59 @@ use toml_writer::TomlWrite as _;
 
 /// Longest document in bytes: the capacity of a slot in the image and on the config disk.
 pub const MAX_DOCUMENT: usize = super::slot::MAX_TEXT;
+
+/// Most brackets inside each other, and most dots of a key. Sections need three.
+const MAX_DEPTH: u32 = 8;
+const TOO_DEEP: &str = "nested too deeply";
+
+/// Whether a text has more levels than a document needs. The `toml` crate limits brackets and dots, but not their
+/// product, and a tree of thousands of levels does not fit on the stack of a loop.
+fn is_too_deep(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth, mut dots) = (0, 0_u32, 0_u32);
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'#' => at = skip(bytes, at, |rest| rest.starts_with(b"\n")),
+            b'"' | b'\'' => at = end_of_string(bytes, at, byte),
+            b'.' => dots += 1,
+            b'{' | b'[' => (depth, dots) = (depth + 1, 0),
+            b'}' | b']' => (depth, dots) = (depth.saturating_sub(1), 0),
+            b'=' | b',' | b'\n' => dots = 0,
+            _ => {}
+        }
+        if depth.max(dots) > MAX_DEPTH {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// The first place from `at` where the rest of the text `ends`, or the end of the text.
+fn skip(bytes: &[u8], at: usize, ends: impl Fn(&[u8]) -> bool) -> usize {
+    (at..bytes.len()).find(|&at| ends(&bytes[at..])).unwrap_or(bytes.len())
+}
+
+/// The last byte of the string that begins at `at`.
+fn end_of_string(bytes: &[u8], at: usize, quote: u8) -> usize {
+    let long = [quote; 3];
+    let is_long = bytes[at..].starts_with(&long);
+    let mut at = at + if is_long { 3 } else { 1 };
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\\' if quote == b'"' => at += 1,
+            b'\n' if !is_long => return at,
+            _ if is_long && bytes[at..].starts_with(&long) => {
+                // Up to two quotes may stand before the three that end the string.
+                return skip(bytes, at, |rest| rest.first() != Some(&quote)).min(at + 5) - 1;
+            }
+            _ if !is_long && byte == quote => return at,
+            _ => {}
+        }
+        at += 1;
+    }
+    at
+}
 
 /// Reads a document.
 pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
@@ -28,6 +80,9 @@ pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
     }
     let text = core::str::from_utf8(bytes)
         .map_err(|e| vec![problem(e.valid_up_to(), "not UTF-8 text".into())])?;
+    if is_too_deep(text) {
+        return Err(vec![problem(0, TOO_DEEP.into())]);
+    }
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let at = |e: &toml::de::Error| e.span().map_or(0, |s| s.start);
@@ -46,6 +101,9 @@ pub fn parse_value(text: &str, origin: Origin) -> Result<Node, String> {
     let text = text.trim();
     let mut value = Value::Bare(text.into());
     if text.starts_with(['"', '\'', '[']) && !is_ipv6_in_brackets(text) {
+        if is_too_deep(text) {
+            return Err(TOO_DEEP.into());
+        }
         let parsed = DeValue::parse(text).map_err(|e| e.message().to_string())?;
         value = value_of(parsed.get_ref(), &Lines { starts: vec![], origin });
     }
@@ -80,7 +138,8 @@ impl Lines {
 }
 
 fn table_of(table: &DeTable<'_>, lines: &Lines) -> Value {
-    let entries = order::by_key(table.iter(), |(key, _)| key.span().start);
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
     let node = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
         let key: &toml::de::DeString<'_> = key.get_ref();
         let origin = lines.origin(value.span().start);
@@ -118,6 +177,13 @@ pub fn write_entry(path: &str, entry: &Value) -> String {
     if let Value::Table(inner) = entry {
         write_table(&mut text, path, inner);
     }
+    text
+}
+
+/// Writes a value that is not a section.
+pub fn write_one(value: &Value) -> String {
+    let mut text = String::new();
+    write_value(&mut text, value);
     text
 }
 
@@ -213,6 +279,23 @@ mod tests {
             2
         );
         assert!(parse(&vec![b'#'; MAX_DOCUMENT + 1], Source::File).is_err());
+    }
+
+    /// Dotted keys in nested tables multiply: 80 of 80 parts each would be 6,400 levels.
+    #[test]
+    fn depth_of_a_document_is_limited() {
+        for (levels, dots) in [(75, 78), (17, 1), (2, 60)] {
+            let key = "a.".repeat(dots) + "a";
+            let text = format!("{}x = 1{}", format!("{key}={{").repeat(levels), "}".repeat(levels));
+            assert!(text.len() <= MAX_DOCUMENT && parse(text.as_bytes(), Source::File).is_err());
+        }
+        let lists = "[".repeat(70) + &"]".repeat(70);
+        assert!(parse(format!("a = {lists}").as_bytes(), Source::File).is_err());
+        let origin = Origin { source: Source::Console, position: 0 };
+        assert!(parse_value(&lists, origin).is_err());
+        let quoted = "# {{{{{{{{{{{{{{{{{{ [\na = \"{{{{{{{{{{{{{{{{{{{\\\"{{\"\nb = '[[[[[[[[[[[[[[[['\n\
+                      c = \"\"\"\n{{{{{{{{{{{{{{{{{{\n\"\"\"\n";
+        assert!(parse(quoted.as_bytes(), Source::File).is_ok());
     }
 
     #[test]

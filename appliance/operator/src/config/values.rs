@@ -1,7 +1,7 @@
 //! Value types that the document writes as strings: sizes, addresses, names.
 
 use super::device_name::DeviceName;
-use super::item::{Item, Range, integer, problem, text_items};
+use super::item::{Item, Range, Shape, integer, problem, text_items};
 use super::known_secrets;
 use super::origin::Problem;
 use super::tree::{Node, Value};
@@ -74,13 +74,6 @@ opaque_items! {
     PrivateKey: "an ECDSA key on P-256 as PEM, -----BEGIN PRIVATE KEY----- and so on";
 }
 
-impl PrivateKey {
-    /// The placeholder that reports show instead of a key.
-    pub fn not_shown() -> PrivateKey {
-        PrivateKey("(not shown)".into())
-    }
-}
-
 impl Item for log::LevelFilter {
     fn accepts(_: Option<Range>) -> String {
         "off, error, warn, info, debug or trace".into()
@@ -108,7 +101,7 @@ impl FromStr for Sha256 {
     }
 }
 
-fn hexadecimal(text: &str) -> Result<[u8; 32], String> {
+pub(super) fn hexadecimal(text: &str) -> Result<[u8; 32], String> {
     if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err("not 64 hexadecimal digits".into());
     }
@@ -273,6 +266,7 @@ impl fmt::Display for Size {
 }
 
 impl Item for Size {
+    const SHAPE: Shape = Shape::TextOrInteger;
     fn accepts(range: Option<Range>) -> String {
         let limits = range.map(|(a, b)| format!(", from {} to {}", Size(a), Size(b)));
         format!("a size such as 64MiB, or bytes{}", limits.unwrap_or_default())

@@ -3,6 +3,7 @@
 use super::command::{Argument, Command};
 use super::commands::COMMANDS;
 use super::system::System;
+use crate::log_ring::Subject;
 use net::capture::Filter;
 
 /// Sorted completions of the last word of `before`, the text before the cursor. A completion that ends in `.` or `/` is
@@ -23,8 +24,12 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
         match command.arguments.get(given).or(filter) {
             Some(Argument::Path) => found.extend(system.document().complete(last)),
             Some(Argument::Object | Argument::Directory) => found.extend(objects(last, system)),
-            Some(Argument::Level) => {
+            Some(kind @ (Argument::Subject | Argument::Level)) => {
                 found.extend(log::LevelFilter::iter().map(|l| l.as_str().to_ascii_lowercase()));
+                match kind {
+                    Argument::Subject => found.extend(Subject::names().map(str::to_string)),
+                    _ => found.push("default".into()),
+                }
             }
             Some(Argument::Filter) => found.extend(filter_words(&words, system)),
             Some(
@@ -32,6 +37,7 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
                 | Argument::Address
                 | Argument::Count
                 | Argument::Size
+                | Argument::Name
                 | Argument::Rest(_),
             )
             | None => {}

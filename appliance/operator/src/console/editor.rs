@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 /// The prompt.
 pub const PROMPT: &str = "isthmus> ";
+/// The prompt while the lines of a document are entered.
+const VERBATIM_PROMPT: &str = "| ";
 /// Longest line in bytes: the size of a document, so that a certificate with its issuers fits.
 pub const MAX_LINE: usize = 16 << 10;
 /// Capacity of the line buffer that is kept between lines.
@@ -46,6 +48,8 @@ pub struct Editor {
     /// Reason to refuse the line on Enter.
     refused: Option<&'static str>,
     history: VecDeque<Vec<u8>>,
+    /// Lines are parts of a document: they are not recalled, and may be lines of a private key.
+    verbatim: bool,
     /// Shown position in the history, and the typed line to return to.
     browsing: Option<(usize, Vec<u8>)>,
 }
@@ -56,9 +60,11 @@ impl Editor {
         match self.decoder.push(byte)? {
             Key::Char(c) => self.insert(&[c], out),
             Key::Enter => return self.enter(out),
+            Key::Tab if self.verbatim => self.insert(b" ", out),
             Key::Tab => return Some(Event::Complete),
             Key::Interrupt => {
                 out.text("^C\n");
+                self.verbatim = false;
                 self.key_lines = 0;
                 self.clear();
                 self.draw(out);
@@ -67,6 +73,7 @@ impl Editor {
             Key::Right => self.move_to(self.cursor + 1, out),
             Key::Home => self.move_to(0, out),
             Key::End => self.move_to(self.line.len(), out),
+            Key::Up | Key::Down if self.verbatim => {}
             Key::Up => self.browse(true, out),
             Key::Down => self.browse(false, out),
             Key::Backspace => self.remove(self.cursor.saturating_sub(1), self.cursor, out),
@@ -83,6 +90,21 @@ impl Editor {
         None
     }
 
+    /// Begins or ends the lines of a document.
+    pub fn set_verbatim(&mut self, verbatim: bool) {
+        (self.verbatim, self.key_lines) = (verbatim, 0);
+        self.clear();
+    }
+
+    /// Whether the lines of a document are entered.
+    pub fn is_verbatim(&self) -> bool {
+        self.verbatim
+    }
+
+    fn prompt(&self) -> &'static str {
+        if self.verbatim { VERBATIM_PROMPT } else { PROMPT }
+    }
+
     /// The text before the cursor.
     pub fn before_cursor(&self) -> &str {
         core::str::from_utf8(&self.line[..self.cursor]).unwrap_or_default()
@@ -95,7 +117,7 @@ impl Editor {
 
     /// Draws prompt and line.
     pub fn draw(&self, out: &mut Output) {
-        out.text(PROMPT);
+        out.text(self.prompt());
         self.show(0, self.line.len(), out);
         out.repeat(8, self.line.len() - self.cursor);
     }
@@ -110,7 +132,7 @@ impl Editor {
     /// Erases prompt and line from the terminal, to show other text in their place.
     pub fn wipe(&self, out: &mut Output) {
         out.raw(b"\r");
-        out.repeat(b' ', PROMPT.len() + self.line.len());
+        out.repeat(b' ', self.prompt().len() + self.line.len());
         out.raw(b"\r");
     }
 
@@ -146,6 +168,17 @@ impl Editor {
         out.text("\n");
         let line = core::mem::take(&mut self.line);
         let refused = self.refused.take();
+        if self.verbatim {
+            // The lines of a private key are shown as stars.
+            let ends = secrets::ends_key(&line) || self.key_lines == 0;
+            self.key_lines = if ends { 0 } else { self.key_lines - 1 };
+            if secrets::begins_key(&line) {
+                self.key_lines = KEY_LINES;
+            }
+            self.clear();
+            let text = String::from_utf8(line).unwrap_or_default();
+            return Some(refused.map_or(Event::Line(text), Event::Refused));
+        }
         if self.key_lines > 0 {
             self.key_lines = if secrets::ends_key(&line) { 0 } else { self.key_lines - 1 };
             let is_over = self.key_lines == 0;

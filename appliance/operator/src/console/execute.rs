@@ -6,9 +6,9 @@ use super::commands::COMMANDS;
 use super::output::Output;
 use super::parse::{Invocation, parse};
 use super::report::Report;
-use super::system::{Managed, System};
+use super::system::{Managed, System, Topic};
 use crate::config::Problem;
-use crate::log_ring::audit;
+use crate::log_ring::{Filter, audit, audit_refused};
 use crate::report::Value;
 use core::net::IpAddr;
 use perf_responders::rping::MAX_SIZE;
@@ -32,26 +32,48 @@ pub fn execute(
     out: &mut Output,
     long: &mut Option<Report>,
 ) -> State {
-    let result = match parse(line) {
-        Ok(None) => return State::Prompt,
-        Ok(Some(Invocation { verb: Verb::Show(topic), json, .. })) => {
-            *long = Report::new(topic, json, system);
-            match long {
-                Some(_) => return State::Report,
-                None => Ok(show(&system.show(topic), json, out)),
-            }
-        }
-        Ok(Some(Invocation { verb: Verb::ShowLog(filter), json, .. })) => {
-            *long = Some(Report::log(filter, json, system));
-            return State::Report;
-        }
-        Ok(Some(invocation)) => act(&invocation, system, out),
-        Err(why) => Err(why),
-    };
-    result.unwrap_or_else(|why| {
+    try_execute(line, system, out, long).unwrap_or_else(|why| {
         out.text(&format!("error: {why}\n"));
         State::Prompt
     })
+}
+
+/// [`execute`], with the reason of a refusal as an error.
+pub fn try_execute(
+    line: &str,
+    system: &mut dyn System,
+    out: &mut Output,
+    long: &mut Option<Report>,
+) -> Result<State, String> {
+    let Some(invocation) = parse(line)? else { return Ok(State::Prompt) };
+    system.needs(invocation.role, line)?;
+    match invocation.verb {
+        Verb::Show(topic) => {
+            *long = Report::new(topic, invocation.json, system);
+            Ok(match long {
+                Some(_) => State::Report,
+                None => show(&system.show(topic), invocation.json, out),
+            })
+        }
+        Verb::ShowAudit => {
+            *long = Some(Report::audit(invocation.json));
+            Ok(State::Report)
+        }
+        Verb::ShowLog(filter) => {
+            *long = Some(Report::log(filter, invocation.json, system));
+            Ok(State::Report)
+        }
+        Verb::Support => {
+            audit(format_args!("{}: support", system.caller()));
+            *long = Some(Report::support(system));
+            Ok(State::Report)
+        }
+        Verb::Doctor => {
+            *long = Some(Report::doctor(invocation.json, system));
+            Ok(State::Report)
+        }
+        _ => act(&invocation, system, out),
+    }
 }
 
 /// Shows a value; the prompt is next.
@@ -71,8 +93,15 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
     match what.verb {
         Verb::Help => help(out),
         Verb::Show(topic) => report(&system.show(topic)),
-        // `execute` handles it as a long report.
-        Verb::ShowLog(_) => {}
+        Verb::ShowLinx if argument(0).is_empty() => report(&system.show(Topic::Linx)),
+        Verb::ShowLinx => report(&link_named(argument(0), system)?),
+        // `try_execute` handles them as long reports.
+        Verb::ShowLog(_) | Verb::ShowAudit | Verb::Doctor | Verb::Support => {}
+        Verb::LogFollow => {
+            let filter = filter(argument(0))?;
+            out.text("Ctrl-C ends it\n");
+            return Ok(State::Follow(filter));
+        }
         Verb::ShowConfig if what.json => report(&system.document().to_report()),
         Verb::ShowConfig => {
             out.text(&system.document().to_shown_toml());
@@ -81,7 +110,7 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
         }
         Verb::Set => set(argument(0), argument(1), system, out)?,
         Verb::Unset => unset(argument(0), argument(1), system, out)?,
-        Verb::LogLevel => set("system.log_level", argument(0), system, out)?,
+        Verb::LogLevel => set_log_level(&what.arguments, system, out)?,
         Verb::Save => {
             system.start_save()?;
             for pending in system.document().pending() {
@@ -99,18 +128,26 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
             let size = rping_size(what.arguments.get(2))?;
             return system.start_rping(address, count, size).map(|()| State::Task);
         }
-        Verb::CaptureStart => system.write(CAPTURE, format!("start {}", argument(0)).trim_end())?,
-        Verb::CaptureStop => system.write(CAPTURE, "stop")?,
+        Verb::CaptureStart => {
+            let order = format!("start {}", argument(0));
+            return system.write(CAPTURE, order.trim_end()).map(|done| after(done, out));
+        }
+        Verb::CaptureStop => return system.write(CAPTURE, "stop").map(|done| after(done, out)),
         Verb::List => {
             let names = system.list(&absolute(argument(0)))?;
             report(&Value::list(names.into_iter().map(Value::from)));
         }
         Verb::Cat => report(&system.read(&absolute(argument(0)))?),
-        Verb::Write => system.write(&absolute(argument(0)), argument(1))?,
-        Verb::Manage(what, order) => match system.manage(what, order, argument(0))? {
-            Managed::Told(text) => out.text(&text),
-            Managed::Started => return Ok(State::Task),
-        },
+        Verb::Write => {
+            let done = system.write(&absolute(argument(0)), argument(1))?;
+            return Ok(after(done, out));
+        }
+        Verb::Paste => return Ok(State::Paste),
+        Verb::Manage(verb) => {
+            let done = system.manage(verb, if what.json { "json" } else { argument(0) })?;
+            return Ok(after(done, out));
+        }
+        Verb::LogOut => return Ok(State::LoggingOut),
         Verb::Reboot => {
             may_end("reboot", argument(0), system)?;
             out.text("rebooting\n");
@@ -123,6 +160,53 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
         }
     }
     Ok(State::Prompt)
+}
+
+/// All about the link to a LINX node with this name.
+fn link_named(name: &str, system: &mut dyn System) -> Result<Value, String> {
+    let links = match system.read("/linx")? {
+        Value::List(links) => links,
+        _ => Vec::new(),
+    };
+    let link = links.into_iter().find(|link| link.has_text("name", name));
+    link.ok_or_else(|| format!("there is no link {name:?}"))
+}
+
+/// Sets the level of all messages, or of a subject's.
+fn set_log_level(
+    arguments: &[String],
+    system: &mut dyn System,
+    out: &mut Output,
+) -> Result<(), String> {
+    match arguments {
+        [subject, level] => {
+            let levels = system.document().config().log.with(subject, level)?;
+            set("log.levels", &levels, system, out)
+        }
+        [level] => set("system.log_level", level, system, out),
+        _ => Err("missing level".into()),
+    }
+}
+
+/// Shows the reply of a command. The next state of the console.
+fn after(done: Managed, out: &mut Output) -> State {
+    match done {
+        Managed::Told(text) => {
+            out.text(&text);
+            State::Prompt
+        }
+        Managed::Started => State::Task,
+    }
+}
+
+/// The filter of `log follow`.
+fn filter(word: &str) -> Result<Filter, String> {
+    match word {
+        "" => Ok(Filter::All),
+        "audit" => Ok(Filter::Audit),
+        "errors" => Ok(Filter::Errors),
+        _ => Err(format!("{word:?} is not understood; accepted: audit, errors")),
+    }
 }
 
 fn help(out: &mut Output) {
@@ -161,7 +245,7 @@ fn may_end(command: &str, how: &str, system: &mut dyn System) -> Result<(), Stri
     if is_force(how)? || !system.has_unsaved() {
         return Ok(());
     }
-    audit(format_args!("console: {command}: refused: unsaved changes"));
+    audit_refused(format_args!("{}: {command}: refused: unsaved changes", system.caller()));
     Err(format!("unsaved changes: `save` first, or `{command} force` discards them"))
 }
 

@@ -10,18 +10,31 @@ mod complete;
 mod editor;
 mod execute;
 mod keys;
+mod login;
 mod output;
 mod parse;
 mod report;
+mod run;
 mod secrets;
+mod support;
 mod system;
+mod verbs;
 
+pub use login::Session;
 pub use report::row as log_row;
+pub use run::{Ended, Run};
+pub use support::{Made, MetricsPlace, Support};
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
+pub use verbs::{
+    ConfigureVerb, DeviceVerb, ExportVerb, MirrorVerb, NameVerb, NtbVerb, NvmeVerb, ObjectVerb,
+    PathVerb, RemoteVerb, SessionVerb, UpgradeVerb, UsnicVerb, VolumeVerb,
+};
 
-use crate::log_ring::{Cursor, Entry};
+use crate::config::MAX_DOCUMENT;
+use crate::log_ring::{Cursor, Entry, Filter};
 use core::time::Duration;
 use editor::{Editor, Event};
+use login::Login;
 use output::Output;
 use report::Report;
 use std::collections::VecDeque;
@@ -46,6 +59,9 @@ pub struct Console {
     state: State,
     /// The report in progress, if any.
     report: Option<Report>,
+    /// The lines of a document so far, while one is entered.
+    pasted: Option<String>,
+    login: Login,
     /// Consecutive times that the line accepted none of the pending output.
     stalled: u32,
 }
@@ -61,10 +77,20 @@ enum State {
     Task,
     /// A long report is in progress.
     Report,
+    /// Messages of the log are shown as they come.
+    Follow(Filter),
+    /// The lines of a document follow.
+    Paste,
+    /// A name or a token is entered.
+    Login,
+    /// The session ends.
+    LoggingOut,
     /// The machine reboots when all output is sent.
     Rebooting,
     /// The machine powers off when all output is sent.
     PoweringOff,
+    /// The machine ends. No input is handled.
+    Ended,
 }
 
 impl Console {
@@ -108,8 +134,8 @@ impl Console {
     /// this before it halts.
     pub fn is_busy(&self) -> bool {
         !self.output.is_empty()
-            || !matches!(self.state, State::Prompt | State::Task)
-            || (self.state == State::Prompt && !self.inbox.is_empty())
+            || !matches!(self.state, State::Prompt | State::Task | State::Follow(_) | State::Login)
+            || (matches!(self.state, State::Prompt | State::Login) && !self.inbox.is_empty())
     }
 
     /// Does a bounded piece of work: shows log messages, handles some input, executes at most one command. Returns
@@ -118,6 +144,7 @@ impl Console {
         if !self.output.has_room() {
             return false;
         }
+        self.check_login(system);
         // Log messages must not interrupt a report.
         let shown = self.state != State::Report && self.show_log(system);
         match self.state {
@@ -129,15 +156,29 @@ impl Console {
             State::Prompt => self.handle_typed(system) || shown,
             State::Task => self.follow_task(system) || shown,
             State::Report => self.follow_report(system),
+            State::Follow(_) => self.end_following(system) || shown,
+            State::Login => self.handle_login(system),
+            State::LoggingOut => {
+                self.log_out_by_command(system);
+                true
+            }
+            State::Paste => {
+                self.pasted = Some(String::new());
+                self.editor.set_verbatim(true);
+                self.prompt();
+                true
+            }
             State::Rebooting if self.output.is_empty() => {
                 system.reboot();
+                self.state = State::Ended;
                 true
             }
             State::PoweringOff if self.output.is_empty() => {
                 system.power_off();
+                self.state = State::Ended;
                 true
             }
-            State::Rebooting | State::PoweringOff => shown,
+            State::Rebooting | State::PoweringOff | State::Ended => shown,
         }
     }
 
@@ -160,12 +201,26 @@ impl Console {
             }
             let Some(byte) = self.inbox.pop_front() else { break };
             worked = true;
-            match self.editor.push(byte, &mut self.output) {
+            self.note_typed(system);
+            let event = self.editor.push(byte, &mut self.output);
+            if !self.editor.is_verbatim() {
+                // Ctrl-C discards the document.
+                self.pasted = None;
+            }
+            match event {
                 None => {}
                 Some(Event::Complete) => self.complete(system),
                 Some(Event::Refused(why)) => {
+                    if self.pasted.take().is_some() {
+                        self.editor.set_verbatim(false);
+                        self.output.text("error: document discarded: ");
+                    }
                     self.output.text(&format!("line ignored: {why}\n"));
                     self.prompt();
+                    break;
+                }
+                Some(Event::Line(line)) if self.pasted.is_some() => {
+                    self.take_document_line(&line, system);
                     break;
                 }
                 Some(Event::Line(line)) => {
@@ -183,20 +238,59 @@ impl Console {
         worked
     }
 
+    /// Adds a line to the document that is entered. A line with a single dot ends it.
+    fn take_document_line(&mut self, line: &str, system: &mut dyn System) {
+        let Some(text) = &mut self.pasted else { return };
+        let is_last = line.trim() == ".";
+        if !is_last && text.len() + line.len() < MAX_DOCUMENT {
+            text.push_str(line);
+            text.push('\n');
+            return self.prompt();
+        }
+        let result = match is_last {
+            true => system.manage(ObjectVerb::Configure(ConfigureVerb::Load), text),
+            false => Err(format!("document discarded: more than {MAX_DOCUMENT} bytes")),
+        };
+        self.pasted = None;
+        self.editor.set_verbatim(false);
+        match result {
+            Ok(Managed::Told(text)) => self.output.text(&text),
+            Ok(Managed::Started) => {}
+            Err(why) => self.output.text(&format!("error: {why}\n")),
+        }
+        self.print_log(system);
+        self.prompt();
+    }
+
     fn follow_report(&mut self, system: &mut dyn System) -> bool {
         let interrupted = self.inbox.front() == Some(&INTERRUPT);
         if interrupted {
             self.inbox.pop_front();
             self.output.text("^C\n");
         }
+        let waits = self.report.as_ref().is_some_and(Report::waits);
         let report = self.report.as_mut().filter(|_| !interrupted);
         if report.is_none_or(|report| report.poll(system, &mut self.output)) {
             self.report = None;
             // Messages that the command logged are part of its reply.
             self.print_log(system);
             self.prompt();
+            return true;
         }
-        true
+        !waits
+    }
+
+    /// Ends `log follow` on Ctrl-C. Other input is dropped.
+    fn end_following(&mut self, system: &dyn System) -> bool {
+        let typed = !self.inbox.is_empty();
+        if typed {
+            self.note_typed(system);
+        }
+        if self.inbox.drain(..).any(|byte| byte == INTERRUPT) {
+            self.output.text("^C\n");
+            self.prompt();
+        }
+        typed
     }
 
     fn follow_task(&mut self, system: &mut dyn System) -> bool {
@@ -245,6 +339,9 @@ impl Console {
 
     /// Shows log messages above the edited line.
     fn show_log(&mut self, system: &mut dyn System) -> bool {
+        if self.is_locked() {
+            return false;
+        }
         let mut shown = false;
         while self.output.has_room_for_log() {
             let Some((entry, missed)) = system.log().next(&mut self.log) else { break };
@@ -269,6 +366,11 @@ impl Console {
     }
 
     fn print_entry(&mut self, entry: &Entry, missed: u64) {
+        if let State::Follow(filter) = self.state
+            && !filter.wants(entry.kind)
+        {
+            return;
+        }
         if missed > 0 {
             self.output.text(&format!("({missed} messages lost)\n"));
         }

@@ -2,6 +2,7 @@
 
 use super::command::{Argument, Command, Verb};
 use super::commands::COMMANDS;
+use crate::config::Role;
 use crate::suggestion::did_you_mean;
 
 /// A parsed line.
@@ -13,6 +14,8 @@ pub struct Invocation {
     pub arguments: Vec<String>,
     /// Whether the reply is to be JSON.
     pub json: bool,
+    /// The role that the command needs.
+    pub role: Role,
 }
 
 /// Parses a line. None for an empty line. The error is a message for the operator.
@@ -47,7 +50,7 @@ pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
         return Err(format!("usage: {}", command.usage()));
     }
     let arguments = given.into_iter().map(String::from).collect();
-    Ok(Some(Invocation { verb: command.verb, arguments, json }))
+    Ok(Some(Invocation { verb: command.verb, arguments, json, role: command.role() }))
 }
 
 /// The arguments of a command whose last argument is the rest of the line, including spaces.
@@ -121,11 +124,11 @@ mod tests {
                 "unknown command \"shwo\" (did you mean \"show\"?); help lists the commands",
             ),
             ("frobnicate", "unknown command \"frobnicate\"; help lists the commands"),
-            ("log", "log what? accepted: level"),
+            ("log", "log what? accepted: follow, level"),
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, time, version, upgrade, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, audit, log, nvme, history, config, tls, dns, time, version, upgrade, crash, refused, smc",
             ),
             (
                 "show smc link",

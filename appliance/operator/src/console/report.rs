@@ -2,6 +2,7 @@
 //! report. Objects that appear or disappear meanwhile may be missing or repeated.
 
 use super::output::Output;
+use super::support::{Encoded, Support};
 use super::system::{System, Topic};
 use crate::log_ring::{Cursor, Entry, Filter};
 use crate::report::{TableLayout, Value};
@@ -17,6 +18,12 @@ pub enum Report {
     Table(Table),
     /// The log.
     Log(Log),
+    /// The checks of `doctor`, in JSON or not.
+    Doctor(bool),
+    /// A support bundle.
+    Support(Box<Encoded>),
+    /// The audit log.
+    Audit(Audit),
 }
 
 impl Report {
@@ -31,11 +38,46 @@ impl Report {
         Report::Log(Log { filter, json, cursor: Cursor::default(), end, shown: 0 })
     }
 
+    /// The checks of `doctor`, some of which take a moment.
+    pub fn doctor(json: bool, system: &mut dyn System) -> Report {
+        system.start_doctor();
+        Report::Doctor(json)
+    }
+
+    /// A support bundle as base64.
+    pub fn support(system: &mut dyn System) -> Report {
+        Report::Support(Box::new(Encoded::new(Support::new(system))))
+    }
+
+    /// The audit log.
+    pub fn audit(json: bool) -> Report {
+        Report::Audit(Audit { json, shown: 0 })
+    }
+
+    /// Whether the report may have nothing to show for a while.
+    pub fn waits(&self) -> bool {
+        matches!(self, Report::Doctor(_) | Report::Support(_))
+    }
+
     /// Generates or shows some rows. True at the end of the report.
     pub fn poll(&mut self, system: &mut dyn System, out: &mut Output) -> bool {
         match self {
             Report::Table(table) => table.poll(system, out),
             Report::Log(log) => log.poll(system, out),
+            Report::Doctor(json) => match system.poll_doctor(*json) {
+                Some(text) => {
+                    out.text(&text);
+                    true
+                }
+                None => false,
+            },
+            Report::Support(encoded) => {
+                let mut text = String::new();
+                let ends = encoded.poll(system, &mut text);
+                out.text(&text);
+                ends
+            }
+            Report::Audit(audit) => audit.poll(system, out),
         }
     }
 }
@@ -71,6 +113,36 @@ impl Log {
                 break false;
             }
         };
+        if ends && self.json {
+            text.push_str(if self.shown == 0 { "[]\n" } else { "]\n" });
+        }
+        out.text(&text);
+        ends
+    }
+}
+
+/// The audit log, in progress.
+#[derive(Debug)]
+pub struct Audit {
+    json: bool,
+    /// Lines shown so far.
+    shown: usize,
+}
+
+impl Audit {
+    fn poll(&mut self, system: &mut dyn System, out: &mut Output) -> bool {
+        let lines = system.audit(self.shown, BATCH);
+        let mut text = String::new();
+        for line in &lines {
+            let first = if self.shown == 0 { "[" } else { "," };
+            // Writing to a string cannot fail.
+            let _ = match self.json {
+                true => write!(text, "{first}{}", line.row().to_json()),
+                false => writeln!(text, "{line}"),
+            };
+            self.shown += 1;
+        }
+        let ends = lines.len() < BATCH;
         if ends && self.json {
             text.push_str(if self.shown == 0 { "[]\n" } else { "]\n" });
         }

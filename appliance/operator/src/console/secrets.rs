@@ -1,10 +1,12 @@
-//! Secrets in typed lines: private keys are shown as stars, and lines with secrets are not kept in the history.
+//! Secrets in typed lines: private keys and secrets of NVMe hosts are shown as stars, and lines with secrets are not kept in the history.
 
 use super::parse::parse;
 use crate::config::is_secret;
 
 /// Label of a private key in PEM, after `BEGIN` and possibly the kind of key.
 const PRIVATE: &[u8] = b"PRIVATE KEY";
+/// Marks of lines with a secret, none longer than `PRIVATE`: of a private key, and of secrets of NVMe hosts.
+const MARKS: [&[u8]; 3] = [PRIVATE, b"DHHC-1:", b"TLSkey-1:"];
 /// Longest line that the history keeps.
 const LONGEST: usize = 1024;
 /// Minimum characters of a word that may be part of a key.
@@ -18,7 +20,8 @@ const SEEN: [&str; 2] = ["token_sha256", "upgrade_key"];
 /// the others were examined when typed.
 pub(super) fn hidden_from(line: &[u8], place: core::ops::Range<usize>) -> Option<usize> {
     let near = place.start.saturating_sub(PRIVATE.len())..line.len().min(place.end + PRIVATE.len());
-    let is_private = |near: &[u8]| near.windows(PRIVATE.len()).any(|part| part == PRIVATE);
+    let is_private =
+        |near: &[u8]| MARKS.iter().any(|mark| near.windows(mark.len()).any(|part| part == *mark));
     if line.get(near).is_some_and(is_private) {
         return Some(0);
     }
@@ -30,7 +33,11 @@ pub(super) fn hidden_from(line: &[u8], place: core::ops::Range<usize>) -> Option
 fn secret_key(line: &[u8]) -> Option<(&str, usize)> {
     let line = &line[..line.len().min(HEAD)];
     let mut words = Words { line, at: 0 };
-    let is_set = words.next().is_some_and(|word| &line[word] == b"set");
+    let mut first = words.next();
+    if first.clone().is_some_and(|word| &line[word] == b"configure") {
+        first = words.next();
+    }
+    let is_set = first.is_some_and(|word| &line[word] == b"set");
     let path = words.next().filter(|path| is_set && words.at > path.end)?;
     let path = core::str::from_utf8(&line[path]).ok().filter(|path| is_secret(path))?;
     Some((path, words.at))
@@ -88,6 +95,9 @@ mod tests {
         for (line, from) in [
             ("set http.key PEM0", Some(13)),
             ("  set  http.key  PEM0", Some(17)),
+            ("configure set http.key PEM0", Some(23)),
+            ("configure set http.port 81", None),
+            ("configure http.key PEM0", None),
             ("set http.token_sha256 4e73", None),
             ("set system.upgrade_key 19bf", None),
             ("set http.kye PEM0", Some(13)),
@@ -113,7 +123,10 @@ mod tests {
         let base64 = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
         let long = format!("set http.certificate {}", "x".repeat(2000));
         let (token, key) = ("set http.token_sha256 4e73", "set system.upgrade_key 19bf");
-        for line in [base64, token, key, "set http.key x", &long, "-----BEGIN PRIVATE KEY-----"] {
+        let candidate = "configure set user.0.token_sha256 4e73";
+        for line in
+            [base64, token, key, candidate, "set http.key x", &long, "-----BEGIN PRIVATE KEY-----"]
+        {
             assert!(!may_be_recalled(line), "{line}");
         }
     }

@@ -1,9 +1,14 @@
 //! [`System`]: the interface of the console to the appliance.
 
-use crate::config::{Document, Problem};
+use super::login::Session;
+use super::support::MetricsPlace;
+use super::verbs::ObjectVerb;
+use crate::audit::Line;
+use crate::config::{Document, Problem, Role};
 use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
+use core::time::Duration;
 
 /// Topics of `show`, except the log and the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub enum Topic {
     Linx,
     /// TLS of the HTTP servers.
     Tls,
+    /// The DNS client: name servers, and names with their addresses.
+    Dns,
     /// The clock.
     Time,
     /// Version and build.
@@ -112,11 +119,39 @@ pub enum Managed {
 /// The appliance, as the console sees it. No method blocks: longer work is started as a task, whose progress the
 /// console polls. At most one task runs at a time.
 pub trait System {
+    /// Who gives the commands, for the audit log.
+    fn caller(&self) -> String {
+        "console".into()
+    }
+
+    /// Checks that the caller has a role, for the command `line`.
+    fn needs(&mut self, _role: Role, _line: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The current report on a topic.
     fn show(&mut self, topic: Topic) -> Value;
 
     /// At most `count` rows of the report on a topic, from index `from`. None for topics that are always short.
     fn rows(&mut self, topic: Topic, from: usize, count: usize) -> Option<Vec<Value>>;
+
+    /// Seconds since 1970.
+    fn unix_seconds(&self) -> u64 {
+        0
+    }
+
+    /// Appends metrics from a place, until the text has `room` bytes. False at the end.
+    fn metrics(&mut self, _from: &mut MetricsPlace, _into: &mut String, _room: usize) -> bool {
+        false
+    }
+
+    /// Starts the checks of `doctor` that take a moment.
+    fn start_doctor(&mut self) {}
+
+    /// The result of `doctor`, in JSON or as text, with its line end. None while a check runs.
+    fn poll_doctor(&mut self, _json: bool) -> Option<String> {
+        Some(String::new())
+    }
 
     /// The running configuration.
     fn document(&self) -> &Document;
@@ -130,6 +165,34 @@ pub trait System {
 
     /// The log.
     fn log(&self) -> &LogRing;
+
+    /// At most `count` lines of the audit log, from index `from`, oldest first.
+    fn audit(&self, _from: usize, _count: usize) -> Vec<Line> {
+        Vec::new()
+    }
+
+    /// Whether the console asks for a login.
+    fn asks_for_login(&self) -> bool {
+        false
+    }
+
+    /// Time without input after which a user at the console is logged out.
+    fn idle_logout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Checks a name and a token, and logs the result.
+    fn log_in(&mut self, _name: &str, _token: &[u8]) -> Option<Session> {
+        None
+    }
+
+    /// Whether a user of the console still has this role and token.
+    fn is_known(&self, _user: &Session) -> bool {
+        false
+    }
+
+    /// Logs that a user of the console is logged out.
+    fn note_logout(&mut self, _user: &Session, _how: &str) {}
 
     /// Whether the configuration was changed since it was read or saved.
     fn has_unsaved(&self) -> bool;
@@ -155,11 +218,11 @@ pub trait System {
     /// The value of an object.
     fn read(&mut self, path: &str) -> Result<Value, String>;
 
-    /// Writes to an object, as `echo` does to a file of sysfs.
-    fn write(&mut self, path: &str, value: &str) -> Result<(), String>;
+    /// Writes to an object, as `echo` does to a file of sysfs. Some writes start a task.
+    fn write(&mut self, path: &str, value: &str) -> Result<Managed, String>;
 
-    /// Executes a command on objects such as volumes or exports: the kind of object, the command, and its arguments.
-    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String>;
+    /// Executes a command on objects such as volumes or exports, with its arguments.
+    fn manage(&mut self, verb: ObjectVerb, rest: &str) -> Result<Managed, String>;
 
     /// Reboots the machine. All output was sent.
     fn reboot(&mut self);

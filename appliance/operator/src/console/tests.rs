@@ -8,9 +8,15 @@ use core::net::IpAddr;
 use drivers::hal::Instant;
 use log::{Level, Log, Record};
 use proptest::prelude::*;
+use std::cell::Cell;
 
-struct Appliance {
-    document: Document,
+thread_local! {
+    /// The time in nanoseconds.
+    pub(super) static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+pub(super) struct Appliance {
+    pub(super) document: Document,
     log: LogRing,
     task: VecDeque<Progress>,
     ended: Option<&'static str>,
@@ -30,7 +36,7 @@ impl Default for Appliance {
     fn default() -> Self {
         Appliance {
             document: Document::default(),
-            log: LogRing::new(100, || Instant::ZERO),
+            log: LogRing::new(100, || Instant::from_nanos(NOW.get())),
             task: VecDeque::new(),
             ended: None,
             objects: vec![("/rtrs-server/s1/stats".into(), "7".into())],
@@ -65,6 +71,20 @@ impl System for Appliance {
     fn log(&self) -> &LogRing {
         &self.log
     }
+    fn asks_for_login(&self) -> bool {
+        self.document.config().asks_for_login()
+    }
+    fn idle_logout(&self) -> Option<Duration> {
+        self.document.config().idle_logout()
+    }
+    fn log_in(&mut self, name: &str, token: &[u8]) -> Option<Session> {
+        let user = self.document.config().user.iter().find(|user| user.name.as_str() == name)?;
+        let session = || Session { name: name.into(), role: user.role, token: [0; 32] };
+        (token == b"wonderful").then(session)
+    }
+    fn is_known(&self, user: &Session) -> bool {
+        self.document.config().user.iter().any(|one| one.name.as_str() == user.name)
+    }
     fn has_unsaved(&self) -> bool {
         *self.document.config() != Config::default()
     }
@@ -98,12 +118,12 @@ impl System for Appliance {
         let found = self.objects.iter().find(|(object, _)| object == path);
         found.map(|(_, v)| Value::display(v)).ok_or_else(|| format!("no object {path}"))
     }
-    fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
+    fn write(&mut self, path: &str, value: &str) -> Result<Managed, String> {
         self.objects.push((path.into(), value.into()));
-        Ok(())
+        Ok(Managed::Told(String::new()))
     }
-    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
-        Ok(Managed::Told(format!("{what} {order}: {rest}\n")))
+    fn manage(&mut self, verb: ObjectVerb, rest: &str) -> Result<Managed, String> {
+        Ok(Managed::Told(format!("{}: {rest}\n", verb.words().join(" "))))
     }
     fn reboot(&mut self) {
         self.ended = Some("reboot");
@@ -114,7 +134,11 @@ impl System for Appliance {
 }
 
 /// Sends `input` as fast as the console accepts it. Returns all output.
-fn session(appliance: &mut Appliance, console: &mut Console, mut input: &[u8]) -> String {
+pub(super) fn session(
+    appliance: &mut Appliance,
+    console: &mut Console,
+    mut input: &[u8],
+) -> String {
     let mut sent = Vec::new();
     for _ in 0..1_000_000 {
         input = &input[console.handle_input(input)..];
@@ -316,6 +340,39 @@ fn log_messages_do_not_disturb_the_typed_line() {
 }
 
 #[test]
+fn follow_shows_messages_of_its_filter_until_ctrl_c() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    let log = |appliance: &Appliance, target: &str, text: &str| {
+        let mut record = Record::builder();
+        record.level(Level::Info).target(target);
+        appliance.log.log(&record.args(format_args!("{text}")).build());
+    };
+    log::set_max_level(log::LevelFilter::Trace);
+    session(&mut appliance, &mut console, b"log follow audit\r");
+    assert!(!console.is_busy(), "the loop may halt");
+    log(&appliance, "x", "noise");
+    log(&appliance, "audit", "console: save");
+    let shown = session(&mut appliance, &mut console, b"show version\r");
+    assert_eq!(shown, "[    0.000000] AUDIT console: save\n");
+    let shown = session(&mut appliance, &mut console, b"\x03");
+    assert_eq!(shown, "^C\nisthmus> ");
+    let shown = session(&mut appliance, &mut console, b"log follow x\r");
+    assert!(shown.contains("accepted: audit, errors"), "{shown}");
+}
+
+#[test]
+fn level_of_a_subject_is_set_and_removed() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    session(&mut appliance, &mut console, b"log level smc debug\r");
+    assert_eq!(appliance.document.config().log.levels.len(), 1);
+    session(&mut appliance, &mut console, b"log level smc default\rlog level warn\r");
+    assert!(appliance.document.config().log.levels.is_empty());
+    assert_eq!(appliance.document.config().system.log_level, log::LevelFilter::Warn);
+    let shown = session(&mut appliance, &mut console, b"log level smb debug\r");
+    assert!(shown.contains("did you mean \"smc\""), "{shown}");
+}
+
+#[test]
 fn flood_of_log_messages_does_not_block_input() {
     let (mut appliance, mut console) = (Appliance::default(), Console::default());
     log::set_max_level(log::LevelFilter::Trace);
@@ -329,7 +386,7 @@ fn flood_of_log_messages_does_not_block_input() {
         console.poll(&mut appliance);
         console.sent(300);
     }
-    assert_eq!(console.state, State::PoweringOff);
+    assert!(matches!(console.state, State::PoweringOff | State::Ended), "{:?}", console.state);
 }
 
 #[test]

@@ -6,14 +6,18 @@
 //! how many messages it missed. Logging neither allocates nor sleeps, so any loop may log. A message longer than a
 //! record is cut.
 
+mod levels;
 mod repeats;
 mod share;
 mod source;
 
+pub use levels::{Subject, set_levels};
+
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering};
 use drivers::hal::Instant;
-use log::{Level, LevelFilter, Metadata, Record};
+use levels::LEVELS;
+use log::{Level, Metadata, Record};
 use net::syslog::Timestamp;
 use repeats::{About, Key, Repeats, Run};
 use share::{Line, Share};
@@ -86,7 +90,8 @@ pub enum Filter {
 }
 
 impl Filter {
-    fn wants(self, kind: Kind) -> bool {
+    /// Whether messages of a kind pass.
+    pub fn wants(self, kind: Kind) -> bool {
         match self {
             Filter::All => true,
             Filter::Audit => kind == Kind::Audit,
@@ -101,9 +106,15 @@ pub fn audit(what: fmt::Arguments<'_>) {
     log::logger().log(&record);
 }
 
+/// Logs that an action of an operator was refused, at any configured level.
+pub fn audit_refused(what: fmt::Arguments<'_>) {
+    let record = Record::builder().level(Level::Warn).target(AUDIT).args(what).build();
+    log::logger().log(&record);
+}
+
 /// Logs a refusal to a peer, with its reason.
 pub fn refused(reason: &str, what: fmt::Arguments<'_>) {
-    if log::max_level() >= Level::Warn {
+    if LEVELS.base() >= Level::Warn {
         let mut record = Record::builder();
         record.level(Level::Warn).target(REFUSED).module_path(Some(reason));
         log::logger().log(&record.args(what).build());
@@ -195,6 +206,8 @@ pub struct Counters {
     pub repeats: u64,
     /// Messages evicted before they were sent to the syslog server.
     pub lost: u64,
+    /// Clients that followed the log too slowly, and were disconnected.
+    pub slow_followers: u64,
 }
 
 /// The log.
@@ -205,6 +218,8 @@ pub struct LogRing {
     epoch: AtomicU64,
     /// Time in nanoseconds at which the next number of repeats is due; `u64::MAX` if none is.
     due: AtomicU64,
+    /// Number of messages about operators' actions.
+    audits: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -225,6 +240,11 @@ struct State {
 pub struct Cursor(u64);
 
 impl Cursor {
+    /// The position of the message with this number.
+    pub fn at(number: u64) -> Cursor {
+        Cursor(number)
+    }
+
     /// The number of the next message to read.
     pub fn number(self) -> u64 {
         self.0
@@ -238,7 +258,8 @@ impl LogRing {
         let repeats = [Repeats::default(), Repeats::default()];
         let state = State { shares, repeats, counters: Counters::default(), next: 0 };
         let (epoch, due) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-        LogRing { clock, epoch, due, state: Mutex::new(state) }
+        let audits = AtomicU64::new(0);
+        LogRing { clock, epoch, due, audits, state: Mutex::new(state) }
     }
 
     /// Current time of the clock that stamps messages.
@@ -261,6 +282,12 @@ impl LogRing {
         self.lock().next
     }
 
+    /// Number of messages about operators' actions that were ever kept.
+    #[inline]
+    pub fn audits(&self) -> u64 {
+        self.audits.load(Ordering::Relaxed)
+    }
+
     /// Counters of the log.
     pub fn counters(&self) -> Counters {
         self.lock().counters
@@ -271,6 +298,11 @@ impl LogRing {
         if messages > 0 {
             self.lock().counters.lost += messages;
         }
+    }
+
+    /// Counts a client that followed the log too slowly, and was disconnected.
+    pub fn note_slow_follower(&self) {
+        self.lock().counters.slow_followers += 1;
     }
 
     /// Time at which [`LogRing::settle`] has work.
@@ -288,6 +320,7 @@ impl LogRing {
         while let Some(run) = state.repeats.iter_mut().find_map(|repeats| repeats.take_due(now)) {
             state.keep_repeats(&run, now);
         }
+        self.audits.store(state.counters.kept[Kind::Audit as usize], Ordering::Relaxed);
         self.note_due(&state);
     }
 
@@ -447,14 +480,9 @@ pub(crate) fn hash(parts: &[&[u8]]) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Whether a message is logged at this maximum level.
-fn takes(metadata: &Metadata<'_>, most: LevelFilter) -> bool {
-    metadata.target() == AUDIT || metadata.level() <= most
-}
-
 impl log::Log for LogRing {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        takes(metadata, log::max_level())
+        LEVELS.takes(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -473,6 +501,7 @@ impl log::Log for LogRing {
         let now = self.now();
         let mut state = self.lock();
         state.take(&about, site, text, now);
+        self.audits.store(state.counters.kept[Kind::Audit as usize], Ordering::Relaxed);
         self.note_due(&state);
     }
 

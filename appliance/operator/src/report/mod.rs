@@ -68,6 +68,15 @@ impl Value {
     }
 }
 
+impl Value {
+    /// Whether this is an object with this text under a key.
+    pub fn has_text(&self, key: &str, text: &str) -> bool {
+        let Value::Object(entries) = self else { return false };
+        let is_it = |value: &Value| matches!(value, Value::Text(one) if one == text);
+        entries.iter().any(|(name, value)| name == key && is_it(value))
+    }
+}
+
 impl From<bool> for Value {
     fn from(b: bool) -> Value {
         Value::Bool(b)

@@ -1,7 +1,8 @@
 //! Executes management orders for bridges: a reset of the link, and `ntb measure`, which runs qperf's tests over the
 //! bridge one after the other.
 
-use super::{Bridge, place};
+use super::measures::Measure;
+use super::place;
 use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE};
 use crate::gateway::plane::DataPlane;
@@ -9,9 +10,8 @@ use crate::gateway::worker::Worker;
 use core::time::Duration;
 use management::ntb::measured;
 use ntrdma::Ntrdma;
-use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
-use verbs::EngineContext;
+use verbs::Ctx;
 
 /// Takes a link down for the operator. Requests in flight wait until it is up again.
 #[cold]
@@ -75,18 +75,18 @@ pub(in crate::gateway) fn measure(
             )
         })
     })?;
-    let started = change(plane, place, &mut |measure, ctx| measure.start(time, ctx));
+    let started = change(plane, place, &mut |measure, ctx| {
+        measure.tool.start(time, ctx);
+        measure.is_ordered = true;
+    });
     started.ok_or("there is no bridge")?;
-    if let Some(bridge) = plane.bridges.get_mut(place) {
-        bridge.measuring = true;
-    }
     Ok(Managed::Started)
 }
 
 /// Cancels all measurements.
 pub(in crate::gateway) fn end_measuring(plane: &mut DataPlane) {
     for place in 0..plane.bridges.len() {
-        change(plane, place, &mut NtbPerf::cancel);
+        change(plane, place, &mut |measure, ctx| measure.tool.cancel(ctx));
     }
 }
 
@@ -94,13 +94,14 @@ pub(in crate::gateway) fn end_measuring(plane: &mut DataPlane) {
 fn change(
     plane: &mut DataPlane,
     place: usize,
-    order: &mut dyn FnMut(&mut NtbPerf, &mut EngineContext<'_, ProviderSet>),
+    order: &mut dyn FnMut(&mut Measure, &mut Ctx<'_, ProviderSet>),
 ) -> Option<()> {
-    let DataPlane { bridges, rdma_stack, arena, now, rng, .. } = plane;
-    let (bridge, rdma_stack) = (bridges.get_mut(place)?, rdma_stack.as_mut()?);
+    let DataPlane { users, rdma_stack: Some(rdma_stack), arena, now, rng, .. } = plane else {
+        return None;
+    };
+    let measure = users.bridge_measures.as_mut()?.all.get_mut(place)?;
     let provider = &mut rdma_stack.providers;
-    let measure = bridge.measure.as_mut()?;
-    order(measure, &mut EngineContext { provider, arena, now: *now, rng: &mut **rng });
+    order(measure, &mut Ctx { provider, arena, now: *now, rng: &mut **rng });
     Some(())
 }
 
@@ -108,15 +109,12 @@ fn change(
 #[cold]
 #[inline(never)]
 pub(in crate::gateway) fn measure_result(plane: &mut DataPlane) -> Option<Progress> {
-    let mut bridges = plane.bridges.iter_mut().filter(|bridge| bridge.measuring);
-    let (measuring, measure) = bridges.find_map(|bridge| {
-        let Bridge { measuring, measure, .. } = &mut **bridge;
-        let measure = measure.as_mut()?;
-        (!measure.is_running()).then_some((measuring, measure))
-    })?;
-    *measuring = false;
-    Some(Progress::Done(match measure.failure() {
+    let measures = plane.users.bridge_measures.as_mut()?;
+    let is_done = |measure: &&mut Measure| measure.is_ordered && !measure.tool.is_running();
+    let measure = measures.all.iter_mut().find(is_done)?;
+    measure.is_ordered = false;
+    Some(Progress::Done(match measure.tool.failure() {
         Some((test, why)) => Err(format!("{test}: {why}")),
-        None => Ok(measured(&measure.results).to_text().trim_end().into()),
+        None => Ok(measured(&measure.tool.results).to_text().trim_end().into()),
     }))
 }

@@ -15,7 +15,7 @@ use net::connector::{self, ConnectionHandle, Connector, Progress};
 use net::refusal::{Refusal, Refusals};
 use net::tcp::{self, Listener};
 use ntrdma::State;
-use rand_core::RngCore;
+use rand_core::Rng;
 
 /// Bytes of a connection's buffers. The receive buffer is limited, because the interface can queue only so many ACKs
 /// and drops the rest, after which TCP waits a second before it retransmits.
@@ -114,7 +114,7 @@ impl Tcp {
         peer: IpAddr,
         exposed: Window,
         networks: &mut [Network],
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Self {
         let (connections, receive, transmit) = (CONNECTIONS, RECEIVE, TRANSMIT);
         let endpoint = |network: &mut Network| {

@@ -3,11 +3,17 @@
 use super::Bridge;
 use management::status::BridgeStatus;
 use ntrdma::Ntrdma;
+use perf_responders::ntb_perf::Measured;
 
 impl Bridge {
     /// Status of the bridge and its provider.
     #[cold]
-    pub(in crate::gateway) fn status(&self, ntrdma: &Ntrdma, core: usize) -> BridgeStatus {
+    pub(in crate::gateway) fn status(
+        &self,
+        ntrdma: &Ntrdma,
+        core: usize,
+        measured: Vec<Measured>,
+    ) -> BridgeStatus {
         let device = &self.device;
         BridgeStatus {
             name: self.name.clone(),
@@ -23,7 +29,7 @@ impl Bridge {
             connections: ntrdma.connections(),
             counters: *ntrdma.counters(),
             device_violations: device.violations(),
-            measured: self.measure.as_ref().map_or(Vec::new(), |m| m.results.clone()),
+            measured,
         }
     }
 }

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 /// The service, at all of its endpoints.
 #[derive(Default)]
 pub(super) struct Echo {
-    endpoints: Vec<EndpointId>,
+    /// Names and endpoints.
+    endpoints: Vec<(String, EndpointId)>,
     /// Signals whose echo found no room. They hold their link's memory, so flow control slows a peer over TCP down.
     held: VecDeque<(EndpointId, Signal)>,
     /// Buffer of the signal being sent.
@@ -17,14 +18,39 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Publishes the service under another name.
-    pub fn open(&mut self, node: &mut Node, name: &str, now: Instant) {
-        match node.open(name.as_bytes(), now) {
-            Ok(endpoint) => self.endpoints.push(endpoint),
-            // Several links may publish the same name by one endpoint.
-            Err(::linx::Refused::Exists) => {}
-            Err(why) => log::error!("linx: {name}: {why}"),
+    /// Publishes the service under these names, and no others. Several links may name one endpoint.
+    #[cold]
+    pub fn configure(&mut self, node: &mut Node, names: &[&str], now: Instant) {
+        let Echo { endpoints, held, .. } = self;
+        endpoints.retain(|(name, endpoint)| {
+            let stays = names.contains(&name.as_str());
+            if !stays {
+                for _ in 0..held.len() {
+                    match held.pop_front() {
+                        Some((of, signal)) if of == *endpoint => node.release(signal),
+                        Some(other) => held.push_back(other),
+                        None => {}
+                    }
+                }
+                node.close(*endpoint, now);
+            }
+            stays
+        });
+        for name in names {
+            if endpoints.iter().any(|(known, _)| known == name) {
+                continue;
+            }
+            match node.open(name.as_bytes(), now) {
+                Ok(endpoint) => endpoints.push(((*name).into(), endpoint)),
+                Err(why) => log::error!("linx: {name}: {why}"),
+            }
         }
+    }
+
+    /// Published names.
+    #[cfg(test)]
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.endpoints.iter().map(|(name, _)| name.as_str())
     }
 
     /// Echoes the signals of an endpoint.

@@ -40,9 +40,14 @@ pub(super) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// Opens the configured mailboxes.
-    pub fn new(config: &Config, rapidio: &[RapidioPort], arena: &mut Arena) -> Self {
-        let mut ports = Vec::new();
+    /// No ports.
+    pub fn new() -> Self {
+        Mailboxes { ports: Vec::new(), message: Box::new([0; MOST]), want_room: false }
+    }
+
+    /// Opens the configured mailboxes. Mailboxes of removed links stay open.
+    #[cold]
+    pub fn configure(&mut self, config: &Config, rapidio: &[RapidioPort], arena: &mut Arena) {
         for (place, port) in rapidio.iter().enumerate() {
             let links = config.linx.iter().filter(|link| {
                 link.transport == LinxTransport::Riocm
@@ -53,17 +58,25 @@ impl Mailboxes {
                 Mailbox::ALL.into_iter().filter(|one| numbers.contains(&one.number())).collect()
             };
             let (inbound, outbound) = (all(ours), all(theirs));
-            for &mailbox in inbound.iter().chain(&outbound) {
+            let known = self.ports.iter_mut().find(|known| known.place == place);
+            let was_open = |mailbox: &Mailbox| {
+                let open = known.as_ref().map(|known| known.inbound.iter().chain(&known.outbound));
+                open.is_some_and(|mut open| open.any(|one| one == mailbox))
+            };
+            for &mailbox in inbound.iter().chain(&outbound).filter(|one| !was_open(one)) {
                 if !port.end_point.port().borrow_mut().open_mailbox(mailbox, arena) {
                     log::error!("{}: DMA arena is full: give the machine more memory", port.name);
                 }
             }
-            if !inbound.is_empty() {
-                let number = port.number;
-                ports.push(LinkPort { place, number, inbound, outbound, added: None });
+            match known {
+                Some(known) => (known.inbound, known.outbound) = (inbound, outbound),
+                None if inbound.is_empty() => {}
+                None => {
+                    let number = port.number;
+                    self.ports.push(LinkPort { place, number, inbound, outbound, added: None });
+                }
             }
         }
-        Mailboxes { ports, message: Box::new([0; MOST]), want_room: false }
     }
 
     /// Adds ports with an enumerated network to the engine, and removes others.

@@ -6,6 +6,8 @@
 mod echo;
 mod mailbox;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use super::network::Network;
 use super::rapidio::RapidioPort;
@@ -19,7 +21,7 @@ use mailbox::Mailboxes;
 use management::status::LinxStatus;
 use messaging::linx::{LinkEnd, LinxEnds, LinxTransport as Lent};
 use net::refusal::Refusals;
-use rand_core::RngCore;
+use rand_core::Rng;
 use streams::Streams;
 
 /// Receive memory, and transmit memory, of a link, as a multiple of its longest message: RIOCM needs two for receiving
@@ -27,6 +29,10 @@ use streams::Streams;
 const MESSAGES: usize = 4;
 /// Minimum of each.
 const LEAST: usize = 128 << 10;
+/// Links with default settings for which memory is set aside, to be added at run time.
+const SPARE_LINKS: usize = 4;
+/// Pause between attempts to add a link whose predecessor still closes its connection, and their number.
+const RETRY: (Duration, u32) = (Duration::from_millis(100), 20);
 /// Own endpoints: names of services and rules, and one for each connection of a rule to a peer.
 const ENDPOINTS: usize = 2048;
 /// Maximum of queued messages of a link.
@@ -40,10 +46,19 @@ pub(super) struct Link {
     up: bool,
 }
 
+/// A configured link that the node does not have.
+struct Missing {
+    settings: Settings,
+    attempts: u32,
+}
+
 /// The node, its carriers and users.
 pub(super) struct Linx {
     node: Node,
     links: Vec<Link>,
+    missing: Vec<Missing>,
+    /// When the missing links are added, if they are tried again.
+    retry_at: Option<Instant>,
     streams: Streams,
     mailboxes: Mailboxes,
     echo: Echo,
@@ -69,54 +84,122 @@ impl Linx {
         rapidio: &[RapidioPort],
         arena: &mut Arena,
         networks: &mut [Network],
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         now: Instant,
     ) -> Option<Box<Linx>> {
         if config.linx.is_empty() {
             return None;
         }
-        let wanted: usize =
+        let needed: usize =
             config.linx.iter().map(|link| 2 * memory(link) + 2 * engine::PIECE).sum();
-        let Some(window) = arena.alloc(wanted, 4096) else {
+        let spare = SPARE_LINKS * (2 * 2 * LEAST + 2 * engine::PIECE);
+        let window = arena.alloc(needed + spare, 4096).or_else(|| arena.alloc(needed, 4096));
+        let Some(window) = window else {
             log::error!("linx: DMA arena is full: give the machine more memory");
             return None;
         };
-        let (links, endpoints) = (config.linx.len(), ENDPOINTS);
+        let (links, endpoints) = (config.linx.len() + 4 * SPARE_LINKS, ENDPOINTS);
         let limits = engine::Config { links, endpoints, ..engine::Config::default() };
-        let mut node = Node::new(limits, window, rng.next_u64());
-        let mut mailboxes = Mailboxes::new(config, rapidio, arena);
-        let mut links = Vec::new();
-        for (number, settings) in config.linx.iter().enumerate() {
-            let port = mailbox::port_name(settings.rapidio.unwrap_or_default().into());
-            let added = node.add_link(&link_config(settings, &port), now);
-            match added {
-                Ok(id) => links.push(Link { id, settings: settings.clone(), up: false }),
-                Err(why) => log::error!("linx.{number}: {why}"),
+        let mut linx = Box::new(Linx {
+            node: Node::new(limits, window, rng.next_u64()),
+            links: Vec::new(),
+            missing: Vec::new(),
+            retry_at: None,
+            streams: Streams::new(rng),
+            mailboxes: Mailboxes::new(),
+            echo: Echo::default(),
+            ends: LinxEnds::default(),
+        });
+        linx.configure(config, rapidio, arena, networks, now);
+        Some(linx)
+    }
+
+    /// Makes the links those of the configuration. A link whose transport settings have changed is replaced. Returns
+    /// whether links were added or removed.
+    #[cold]
+    pub fn configure(
+        &mut self,
+        config: &Config,
+        rapidio: &[RapidioPort],
+        arena: &mut Arena,
+        networks: &mut [Network],
+        now: Instant,
+    ) -> bool {
+        let wanted = &config.linx;
+        let Linx { node, links, missing, streams, mailboxes, echo, .. } = self;
+        let before = links.len();
+        links.retain_mut(|link| {
+            if let Some(same) = wanted.iter().find(|one| link.settings.is_same_link(one)) {
+                link.settings = same.clone();
+                return true;
             }
+            log::info!("linx {}: removed", link.settings.name);
+            node.remove_link(link.id, now);
+            streams.end_link(link.id);
+            false
+        });
+        let mut is_changed = links.len() != before;
+        if is_changed {
+            // Signals held for peers of removed links keep the memory of these links.
+            echo.resume(node, now);
         }
-        let mut echo = Echo::default();
-        for name in config.linx.iter().flat_map(Settings::echoes) {
-            echo.open(&mut node, name, now);
-        }
-        mailboxes.update_ports(&mut node, rapidio, now);
-        let streams = Streams::new(&links, networks, rng);
+        mailboxes.configure(config, rapidio, arena);
+        streams.configure(wanted, networks);
+        let is_there = |one: &&Settings| !links.iter().any(|link| link.settings == **one);
+        let absent = wanted.iter().filter(is_there);
+        *missing = absent.map(|one| Missing { settings: one.clone(), attempts: 0 }).collect();
+        is_changed |= !missing.is_empty();
+        let echoes: Vec<&str> = wanted.iter().flat_map(Settings::echoes).collect();
+        echo.configure(node, &echoes, now);
+        mailboxes.update_ports(node, rapidio, now);
+        self.add_missing(now);
+        is_changed
+    }
+
+    /// Tries to add the missing links.
+    #[cold]
+    fn add_missing(&mut self, now: Instant) {
+        let Linx { node, links, missing, .. } = self;
+        missing.retain_mut(|one| {
+            if one.attempts == RETRY.1 {
+                return true;
+            }
+            let port = mailbox::port_name(one.settings.rapidio.unwrap_or_default().into());
+            match node.add_link(&link_config(&one.settings, &port), now) {
+                Ok(id) => {
+                    links.push(Link { id, settings: one.settings.clone(), up: false });
+                    false
+                }
+                Err(why) => {
+                    one.attempts += 1;
+                    if one.attempts == RETRY.1 {
+                        let name = &one.settings.name;
+                        log::error!("linx {name}: {why}; `save` and `reboot` make room for it");
+                    }
+                    true
+                }
+            }
+        });
+        let retries = missing.iter().any(|one| one.attempts < RETRY.1);
+        self.retry_at = retries.then_some(now + RETRY.0);
         let end = |link: &Link| LinkEnd {
             name: link.settings.name.to_string(),
             id: link.id,
             max_message: link.settings.max_message.0 as usize,
         };
-        let ends = LinxEnds::new(links.iter().map(end).collect());
-        Some(Box::new(Linx { node, links, streams, mailboxes, echo, ends }))
+        self.ends.set_links(self.links.iter().map(end).collect());
     }
 
     /// Status for reports.
     pub fn status(&self) -> LinxStatus<'_> {
         let links = self.links.iter().map(|link| (&link.settings, self.node.link(link.id)));
+        let links = links.chain(self.missing.iter().map(|one| (&one.settings, None)));
         let counters = self.ends.counters;
         LinxStatus {
             links: links.collect(),
             dropped: (counters.other_numbers, counters.strangers),
             echoed: self.echo.count,
+            strays: self.node.riocm().strays(),
         }
     }
 
@@ -132,7 +215,10 @@ impl Linx {
         rapidio: &[RapidioPort],
         now: Instant,
     ) -> usize {
-        let Linx { node, links, streams, mailboxes, echo, ends } = self;
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.add_missing(now);
+        }
+        let Linx { node, links, streams, mailboxes, echo, ends, .. } = self;
         let mut done = mailboxes.receive(node, rapidio, now);
         done += streams.receive(node, links, networks, now);
         let is_due = node.deadline().is_some_and(|at| at <= now);
@@ -175,7 +261,7 @@ impl Linx {
 
     /// When the next timer expires.
     pub fn deadline(&self) -> Option<Instant> {
-        Instant::first([self.node.deadline(), self.streams.deadline()])
+        Instant::first([self.node.deadline(), self.streams.deadline(), self.retry_at])
     }
 }
 

@@ -11,7 +11,7 @@ use drivers::hal::Instant;
 use net::connector::{self, ConnectionHandle, Connector, Progress};
 use net::refusal::{Refusal, Refusals};
 use net::tcp::{self, Listener};
-use rand_core::RngCore;
+use rand_core::Rng;
 
 /// Bytes of a connection's buffers.
 const RECEIVE: usize = 32 << 10;
@@ -74,36 +74,60 @@ pub(super) struct Streams {
     /// When to poll streams without events.
     retry_at: Option<Instant>,
     pub refusals: Refusals,
+    /// Seed of the first ports of connectors.
+    seed: u16,
 }
 
 impl Streams {
-    /// Listens on the interfaces `networks`, which keep their indices.
-    #[cold]
-    pub fn new(links: &[Link], networks: &mut [Network], rng: &mut dyn RngCore) -> Self {
-        let tcp = |link: &&Link| link.settings.transport == LinxTransport::Tcp;
-        let mut ports: Vec<u16> =
-            links.iter().filter(tcp).map(|link| link.settings.tcp_ports().0).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        let connections = links.len() + EXTRA_CONNECTIONS;
-        let limits = tcp::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
-        let sockets = |network: &mut Network| {
-            let interface = &mut network.interface;
-            let listeners = ports.iter().map(|port| Listener::new(interface, *port, limits));
-            let listeners = listeners.collect();
-            let limits = connector::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
-            Sockets { listeners, connector: Connector::new(limits, rng.next_u32() as u16) }
-        };
-        let sockets = match ports.is_empty() {
-            true => Vec::new(),
-            false => networks.iter_mut().map(sockets).collect(),
-        };
+    /// No streams, and no listeners.
+    pub fn new(rng: &mut dyn Rng) -> Self {
         Streams {
-            sockets,
+            sockets: Vec::new(),
             streams: Vec::new(),
             retry_at: Some(Instant::ZERO),
             refusals: Refusals::default(),
+            seed: rng.next_u32() as u16,
         }
+    }
+
+    /// Listens for the peers of these links on the interfaces `networks`, which keep their indices. A listener that no
+    /// link needs any more refuses all connections.
+    #[cold]
+    pub fn configure(&mut self, links: &[Settings], networks: &mut [Network]) {
+        let tcp = links.iter().filter(|link| link.transport == LinxTransport::Tcp);
+        let ports: Vec<u16> = tcp.map(|link| link.tcp_ports().0).collect();
+        if ports.is_empty() {
+            return;
+        }
+        let connections = links.len() + EXTRA_CONNECTIONS;
+        let limits = connector::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
+        while self.sockets.len() < networks.len() {
+            let seed = self.seed.wrapping_add(0x1234 * self.sockets.len() as u16);
+            let connector = Connector::new(limits, seed);
+            self.sockets.push(Sockets { listeners: Vec::new(), connector });
+        }
+        let outgoing = limits;
+        let limits = tcp::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
+        for (sockets, network) in self.sockets.iter_mut().zip(networks) {
+            sockets.connector.set_limits(&mut network.interface, outgoing);
+            for listener in &mut sockets.listeners {
+                listener.set_limits(&mut network.interface, limits);
+            }
+            for port in &ports {
+                if !sockets.listeners.iter().any(|listener| listener.port() == *port) {
+                    let listener = Listener::new(&mut network.interface, *port, limits);
+                    sockets.listeners.push(listener);
+                }
+            }
+        }
+    }
+
+    /// Ends the streams of a removed link.
+    pub fn end_link(&mut self, link: LinkId) {
+        for stream in self.streams.iter_mut().filter(|stream| stream.link == link) {
+            stream.is_over = true;
+        }
+        self.retry_at = Some(Instant::ZERO);
     }
 
     /// Whether streams are to be polled without events.

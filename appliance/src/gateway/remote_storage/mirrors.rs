@@ -275,14 +275,16 @@ impl RemoteStorage {
         let place = self.mirrors.iter().position(|one| one.name == mirror);
         let Some(place) = place else { return true };
         let slot = self.mirrors.remove(place);
-        for (member, volume) in slot.members.iter().zip(members) {
+        for (member, mut volume) in slot.members.iter().zip(members) {
+            volume.has_another_copy(false);
             let mut sessions = self.sessions.iter_mut();
             let mut device = sessions.find_map(|s| s.device(member).map(|device| (s, device.id)));
             if let Some((session, device)) = &mut device {
                 session.client.tell_losses(*device, Losses::ToFlush);
             }
             // Not a member that is missing.
-            if (device.is_some() || volume.geometry().sectors > 0)
+            let is_nbd = storage.nbd.has(member);
+            if (device.is_some() || is_nbd || volume.geometry().sectors > 0)
                 && let Ok(name) = name(member)
             {
                 volumes.add(name, volume);
@@ -303,7 +305,11 @@ impl RemoteStorage {
             }
         }
         let id = storage.volumes.find(member);
-        id.and_then(|id| storage.volumes.remove(id)).unwrap_or_else(|| {
+        let volume = id.and_then(|id| storage.volumes.remove(id)).map(|mut volume| {
+            volume.has_another_copy(true);
+            volume
+        });
+        volume.unwrap_or_else(|| {
             log::error!("mirror {}: there is no volume {member}", mirror.name);
             Box::new(Missing)
         })

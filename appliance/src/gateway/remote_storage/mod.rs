@@ -5,15 +5,19 @@
 //! another server's response is forwarded in the same round. Without configuration none of this exists.
 
 mod mirrors;
+mod named_paths;
 mod orders;
 mod path_resolution;
 mod read_benchmark;
+mod reconnecting;
 mod sessions;
 #[cfg(test)]
 mod tests;
 
+use super::network::Network;
+use super::plane_user::{PlaneUser, Setup};
+use super::ports::PortSlot;
 use super::storage::Storage;
-use crate::config::Config;
 use crate::families::{OfMeasure, OfMirror, OfRemote};
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -21,13 +25,13 @@ use management::status::RemoteStatus;
 use mirrors::MirrorSlot;
 use provider_set::ProviderSet;
 use read_benchmark::Reading;
+pub(in crate::gateway) use reconnecting::Reconnecting;
 use sessions::Session;
 use std::collections::BTreeSet;
 use storage::rnbd::client::Bells;
 use storage::volume::mirror::Clock;
 use storage::volume::{User, VolumeId};
-use verbs::ConnectionEvent;
-use verbs::EngineContext;
+use verbs::{ConnectionEvent, Ctx};
 
 /// Interval of [`Volumes::tend`](storage::volume::Volumes::tend).
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,33 +58,15 @@ pub(in crate::gateway) struct RemoteStorage {
     clock: Clock,
     /// The console's `remote read`.
     pub reading: Option<OfMeasure<Reading>>,
+    /// A path that the operator reconnects and waits for.
+    pub reconnecting: Option<Reconnecting>,
 }
 
 impl RemoteStorage {
-    /// Maps the configured remote volumes, and assembles the configured mirrors. None if there are none.
-    pub fn of(
-        config: &Config,
-        storage: &mut Storage,
-        ctx: &mut EngineContext<'_, ProviderSet>,
-    ) -> Option<Box<Self>> {
-        let mut remote_storage = Box::<Self>::default();
-        remote_storage.add_remotes(config, storage, ctx);
-        remote_storage.add_mirrors(config, storage, ctx.arena, ctx.now);
-        (!remote_storage.is_unused()).then_some(remote_storage)
-    }
-
-    /// Whether it has no session, no mirror, and no running `remote read`.
+    /// Whether it has no session, no mirror, and no running command.
     fn is_unused(&self) -> bool {
-        self.sessions.is_empty() && self.mirrors.is_empty() && self.reading.is_none()
-    }
-
-    /// Handles an event of the connection manager. False if it belongs to none of these sessions.
-    pub fn handle_connection_event(
-        &mut self,
-        event: &ConnectionEvent,
-        ctx: &mut EngineContext<'_, ProviderSet>,
-    ) -> bool {
-        self.sessions.iter_mut().any(|s| s.client.handle_connection_event(event, ctx))
+        let runs = self.reading.is_some() || self.reconnecting.is_some();
+        self.sessions.is_empty() && self.mirrors.is_empty() && !runs
     }
 
     /// Status for reports.
@@ -89,22 +75,58 @@ impl RemoteStorage {
             is_there: true,
             sessions: self.sessions.iter().map(|one| one.status()).collect(),
             mirrors: self.mirrors.iter().map(|one| one.status()).collect(),
+            nbd: Vec::new(),
         }
     }
+}
 
-    /// When the next timer expires; at once if sessions have work.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+impl PlaneUser for RemoteStorage {
+    /// Maps the configured remote volumes, and assembles the configured mirrors.
+    fn of(setup: &mut Setup<'_>) -> Option<Self> {
+        let Setup { config, is_first, storage, ctx } = setup;
+        if !*is_first {
+            return None;
+        }
+        let mut remote_storage = RemoteStorage::default();
+        remote_storage.add_remotes(config, storage, ctx);
+        remote_storage.add_mirrors(config, storage, ctx.arena, ctx.now);
+        (!remote_storage.is_unused()).then_some(remote_storage)
+    }
+
+    fn on_connection(&mut self, event: &ConnectionEvent, ctx: &mut Ctx<'_, ProviderSet>) -> bool {
+        self.sessions.iter_mut().any(|s| s.client.handle_connection_event(event, ctx))
+    }
+
+    /// At once if sessions have work.
+    fn deadline(&self) -> Option<Instant> {
         let now = (self.bells.rung() > 0).then_some(Instant::ZERO);
         let sessions = now.or(self.due.first().map(|&(at, _)| at));
         Instant::first([sessions, self.resolve_due, self.tend_due, self.clock.due()])
     }
 
-    /// Polls remote volumes, and the volumes of `storage` that depend on them. Returns the amount of work.
-    pub fn poll(
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    fn wants_control(&self, now: Instant) -> bool {
+        self.resolve_due.is_some_and(|at| at <= now)
+    }
+
+    fn resolve(
         &mut self,
-        storage: &mut Storage,
-        ctx: &mut EngineContext<'_, ProviderSet>,
-    ) -> usize {
+        _: &[PortSlot],
+        networks: &mut [Network],
+        ctx: &mut Ctx<'_, ProviderSet>,
+    ) {
+        self.resolve_paths(networks, ctx);
+    }
+
+    fn bridge_came_up(&mut self, now: Instant) {
+        self.resolve_due = Some(now);
+    }
+
+    /// Polls remote volumes, and the volumes of `storage` that depend on them.
+    fn poll(&mut self, storage: &mut Storage, ctx: &mut Ctx<'_, ProviderSet>) -> usize {
         let Storage { volumes, server, .. } = storage;
         let mut done = 0;
         self.clock.set(ctx.now);

@@ -1,8 +1,8 @@
 //! Executes management orders for remote volumes, their sessions, and mirrors.
 
-use super::RemoteStorage;
 use super::read_benchmark::Reading;
-use crate::config::{Config, Mirror, Remote};
+use super::{Reconnecting, RemoteStorage};
+use crate::config::{Config, Mirror, Remote, RemoteKind};
 use crate::console::{Managed, Progress};
 use crate::families::{self, MEASURE, OfMeasure};
 use crate::gateway::plane::DataPlane;
@@ -11,7 +11,7 @@ use drivers::hal::Hold;
 use management::orders::{MirrorOrder, Reads, RemotePathOrder, SessionOrder};
 use provider_set::ProviderSet;
 use storage::volume::VolumeId;
-use verbs::EngineContext;
+use verbs::Ctx;
 
 const NO_PROVIDER: &str =
     "there is no RDMA provider: no network interface, or `roce.enabled` is false";
@@ -28,20 +28,18 @@ fn add_to<T>(held: &mut Held, add: impl FnOnce(&mut RemoteStorage) -> T) -> T {
 
 impl DataPlane {
     /// The remote storage, the storage, and the context of RDMA clients. None without an RDMA provider.
-    fn remote_parts(
-        &mut self,
-    ) -> Option<(&mut Held, &mut Storage, EngineContext<'_, ProviderSet>)> {
+    fn remote_parts(&mut self) -> Option<(&mut Held, &mut Storage, Ctx<'_, ProviderSet>)> {
         let provider = &mut self.rdma_stack.as_mut()?.providers;
         let (arena, now, rng) = (&mut self.arena, self.now, &mut *self.rng);
-        let ctx = EngineContext { provider, arena, now, rng };
-        Some((&mut self.remote_storage, &mut self.storage, ctx))
+        let ctx = Ctx { provider, arena, now, rng };
+        Some((&mut self.users.remote_storage, &mut self.storage, ctx))
     }
 
     /// Assembles the mirrors, and applies the exports, of volumes that were added to the storage.
     pub(in crate::gateway) fn use_new_volumes(&mut self, config: &Config) {
-        let DataPlane { remote_storage, storage, arena, now, .. } = self;
+        let DataPlane { users, storage, arena, now, .. } = self;
         if !config.mirror.is_empty() {
-            add_to(remote_storage, |one| one.add_mirrors(config, storage, arena, *now));
+            add_to(&mut users.remote_storage, |one| one.add_mirrors(config, storage, arena, *now));
         }
         storage.apply_exports(config);
     }
@@ -52,6 +50,9 @@ impl DataPlane {
         remote: &Remote,
         config: &Config,
     ) -> Result<(), String> {
+        if remote.kind == RemoteKind::Nbd {
+            return self.storage.add_nbd_remote(remote);
+        }
         let (held, storage, mut ctx) = self.remote_parts().ok_or(NO_PROVIDER)?;
         add_to(held, |remote_storage| {
             let added = remote_storage.add_remote(remote, config, storage, &mut ctx).map(drop);
@@ -63,6 +64,10 @@ impl DataPlane {
 
     /// Removes a remote volume.
     pub(in crate::gateway) fn remove_remote(&mut self, name: &str) {
+        let now = self.now;
+        if self.storage.remove_nbd_remote(name, now) {
+            return;
+        }
         if let Some((Some(remote_storage), storage, mut ctx)) = self.remote_parts() {
             remote_storage.remove_remote(name, storage, &mut ctx);
         }
@@ -70,6 +75,9 @@ impl DataPlane {
 
     /// Opens a device again, after the server has closed it, or to read its size.
     pub(in crate::gateway) fn remap(&mut self, volume: &str) -> Result<(), String> {
+        if self.storage.remap_nbd_remote(volume, self.now) {
+            return Ok(());
+        }
         let remap = |plane: &mut DataPlane| {
             let (remote_storage, _, mut ctx) = plane.remote_parts()?;
             let sessions = &mut remote_storage.as_mut()?.sessions;
@@ -86,7 +94,7 @@ impl DataPlane {
         &mut self,
         name: &str,
         order: SessionOrder,
-    ) -> Result<(), String> {
+    ) -> Result<Managed, String> {
         let (remote_storage, _, mut ctx) = self.remote_parts().ok_or(NO_PROVIDER)?;
         let gone = || format!("there is no session {name:?}");
         let remote_storage = remote_storage.as_mut().ok_or_else(gone)?;
@@ -105,16 +113,35 @@ impl DataPlane {
             SessionOrder::Path(pair, order) => {
                 let path = session.path_between(pair.from, pair.to);
                 let id = path.ok_or_else(|| format!("there is no path {pair}"))?.id;
+                if matches!(order, RemotePathOrder::Remove) {
+                    session.forget_named(pair);
+                }
                 let transport = session.client.transport_mut();
                 match order {
-                    RemotePathOrder::Reconnect => transport.reconnect(id, &mut ctx),
+                    RemotePathOrder::Reconnect => {
+                        transport.reconnect(id, &mut ctx);
+                        let waits = Reconnecting::new(name, pair, ctx.now);
+                        remote_storage.reconnecting = Some(waits);
+                        return Ok(Managed::Started);
+                    }
                     RemotePathOrder::Disconnect => transport.disconnect(id, &mut ctx),
                     RemotePathOrder::Remove => transport.remove_path(id, &mut ctx),
                     RemotePathOrder::Reset => transport.reset_stats(id),
                 };
             }
         }
-        Ok(())
+        Ok(Managed::Told(String::new()))
+    }
+
+    /// The result of a reconnect, once it is known.
+    pub(in crate::gateway) fn poll_reconnecting(&mut self) -> Option<Progress> {
+        let remote_storage = self.users.remote_storage.as_mut()?;
+        let waits = remote_storage.reconnecting.as_ref()?;
+        let session = remote_storage.sessions.iter().find(|one| one.name() == waits.session());
+        let path = session.and_then(|one| one.path_between(waits.path().from, waits.path().to));
+        let result = waits.result(path.as_ref(), self.now)?;
+        remote_storage.reconnecting = None;
+        Some(Progress::Done(result))
     }
 
     /// Starts `remote read` of a remote volume or a mirror.
@@ -124,9 +151,14 @@ impl DataPlane {
         }
         let volumes = &self.storage.volumes;
         let id = volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
-        let remote_storage = self.remote_storage.as_mut();
+        let is_nbd = self.storage.nbd.has(name);
+        if is_nbd && self.rdma_stack.is_some() {
+            self.users.remote_storage.get_or_insert_default();
+        }
+        let remote_storage = self.users.remote_storage.as_mut();
         let remote_storage = remote_storage.ok_or("no volume is from another server")?;
-        let ours = remote_storage.find_device(name).is_some()
+        let ours = is_nbd
+            || remote_storage.find_device(name).is_some()
             || remote_storage.mirrors.iter().any(|mirror| mirror.name == name);
         let volume = volumes.get(id).filter(|_| ours);
         let volume =
@@ -141,7 +173,7 @@ impl DataPlane {
 
     /// Ends a finished `remote read`. Returns its result.
     pub(in crate::gateway) fn poll_reading(&mut self) -> Option<Progress> {
-        let slot = &mut self.remote_storage.as_mut()?.reading;
+        let slot = &mut self.users.remote_storage.as_mut()?.reading;
         let result = slot.as_ref()?.result(self.now)?;
         let reading = slot.take()?;
         self.arena.free(reading.memory);
@@ -150,7 +182,7 @@ impl DataPlane {
 
     /// Ends `mirror remove` once the mirror is idle.
     pub(in crate::gateway) fn poll_ending(&mut self, config: &Config) -> Option<Progress> {
-        let remote_storage = self.remote_storage.as_mut()?;
+        let remote_storage = self.users.remote_storage.as_mut()?;
         let name = self.storage.dissolving.take()?;
         if !remote_storage.end_mirror(&name, &mut self.storage, &mut self.arena) {
             self.storage.dissolving = Some(name);
@@ -178,7 +210,7 @@ impl DataPlane {
             .collect();
         let retired = members.iter().try_for_each(|(id, name)| storage.retire_volume(*id, name));
         let made = retired.and_then(|()| {
-            add_to(&mut self.remote_storage, |remote_storage| {
+            add_to(&mut self.users.remote_storage, |remote_storage| {
                 remote_storage.add_mirror(mirror, Some(uuid), storage, &mut self.arena, self.now)
             })
         });
@@ -191,7 +223,7 @@ impl DataPlane {
     /// Creates a mirror anew whose members do not belong to one mirror.
     pub(in crate::gateway) fn remake_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
         let name = mirror.name.as_str();
-        let ended = self.remote_storage.as_mut().is_none_or(|remote_storage| {
+        let ended = self.users.remote_storage.as_mut().is_none_or(|remote_storage| {
             remote_storage.end_mirror(name, &mut self.storage, &mut self.arena)
         });
         if !ended {
@@ -200,7 +232,7 @@ impl DataPlane {
         let volumes = &self.storage.volumes;
         let missing = mirror.members.iter().find(|name| volumes.find(name.as_str()).is_none());
         let uuid = missing.is_none().then(|| self.new_uuid());
-        add_to(&mut self.remote_storage, |remote_storage| {
+        add_to(&mut self.users.remote_storage, |remote_storage| {
             remote_storage.add_mirror(mirror, uuid, &mut self.storage, &mut self.arena, self.now)
         })?;
         missing.map_or(Ok(()), |missing| Err(format!("there is no volume {:?}", missing.as_str())))
@@ -213,7 +245,7 @@ impl DataPlane {
         order: MirrorOrder,
     ) -> Result<(), String> {
         let now = self.now;
-        let remote_storage = self.remote_storage.as_mut();
+        let remote_storage = self.users.remote_storage.as_mut();
         let found = remote_storage.and_then(|remote_storage| {
             remote_storage.tend_due = Some(now);
             remote_storage.mirrors.iter().find(|one| one.name == mirror)
@@ -232,7 +264,7 @@ impl DataPlane {
 
     /// Starts to dissolve a mirror.
     pub(in crate::gateway) fn rest_mirror(&mut self, name: &str) {
-        let Some(remote_storage) = &mut self.remote_storage else { return };
+        let Some(remote_storage) = &mut self.users.remote_storage else { return };
         let slot = remote_storage.mirrors.iter().find(|mirror| mirror.name == name);
         slot.inspect(|slot| slot.ending.set(true));
         self.storage.dissolving = Some(name.into());

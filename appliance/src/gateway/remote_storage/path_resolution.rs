@@ -3,13 +3,12 @@
 
 use super::RemoteStorage;
 use crate::gateway::network::Network;
-use crate::gateway::plane::DataPlane;
 use core::net::IpAddr;
 use core::time::Duration;
-use drivers::hal::Instant;
 use net::Resolution;
+use provider_set::ProviderSet;
 use rtrs::client::{DownReason, PathId, PathState};
-use verbs::EngineContext;
+use verbs::Ctx;
 
 /// Interval of attempts.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -44,34 +43,27 @@ impl RemoteStorage {
         }
         down
     }
-}
 
-impl DataPlane {
     /// Resolves the paths that are down, when due.
-    pub(in crate::gateway) fn resolve_remote_paths(
+    pub(super) fn resolve_paths(
         &mut self,
         networks: &mut [Network],
-        now: Instant,
+        ctx: &mut Ctx<'_, ProviderSet>,
     ) {
-        let DataPlane { remote_storage, rdma_stack: Some(rdma_stack), arena, rng, .. } = self
-        else {
-            return;
-        };
-        let Some(remote_storage) = remote_storage else { return };
-        if remote_storage.resolve_due.is_none_or(|due| now < due) {
+        let now = ctx.now;
+        if self.resolve_due.is_none_or(|due| now < due) {
             return;
         }
-        let down = remote_storage.down_paths();
+        self.follow_names(ctx);
+        let down = self.down_paths();
         // If all are up, a path that fails sets it again.
-        remote_storage.resolve_due = (!down.is_empty()).then_some(now + INTERVAL);
+        self.resolve_due = (!down.is_empty()).then_some(now + INTERVAL);
         for DownPath { session, path, from, to, blocked } in down {
             // Over a bridge only its link counts.
-            let ntrdma = rdma_stack.providers.bridges().find(|ntrdma| ntrdma.local() == from);
+            let ntrdma = ctx.provider.bridges().find(|ntrdma| ntrdma.local() == from);
             if let Some(ntrdma) = ntrdma {
                 if blocked && ntrdma.link() == ntrdma::State::Up {
-                    let provider = &mut rdma_stack.providers;
-                    let mut ctx = EngineContext { provider, arena, now, rng: &mut **rng };
-                    remote_storage.sessions[session].client.transport_mut().retry(path, &mut ctx);
+                    self.sessions[session].client.transport_mut().retry(path, ctx);
                 }
                 continue;
             }
@@ -81,15 +73,9 @@ impl DataPlane {
             let Some(network) = networks.iter_mut().find(|network| has(network)) else { continue };
             if let Resolution::Known(mac) = network.interface.resolve(to, now) {
                 let routed = network.interface.is_routed(to);
-                rdma_stack.providers.learn_neighbour(from, to, mac, routed);
-                let mut ctx = EngineContext {
-                    provider: &mut rdma_stack.providers,
-                    arena,
-                    now,
-                    rng: &mut **rng,
-                };
+                ctx.provider.learn_neighbour(from, to, mac, routed);
                 if blocked {
-                    remote_storage.sessions[session].client.transport_mut().retry(path, &mut ctx);
+                    self.sessions[session].client.transport_mut().retry(path, ctx);
                 }
             }
         }

@@ -4,7 +4,7 @@
 use crate::console::Progress;
 use drivers::hal::{Arena, Instant, Window};
 use management::orders::Reads;
-use rand_core::RngCore;
+use rand_core::Rng;
 use storage::volume::{
     Operation, Request, Submitted, Tag, User, Volume, VolumeError, VolumeId, Volumes,
 };
@@ -47,7 +47,7 @@ impl Reading {
     }
 
     /// Submits and completes reads. Returns their number.
-    pub fn poll(&mut self, volumes: &mut Volumes, rng: &mut dyn RngCore) -> usize {
+    pub fn poll(&mut self, volumes: &mut Volumes, rng: &mut dyn Rng) -> usize {
         let before = (self.submitted, self.ended);
         while let Some((_, done)) = volumes.poll_kept(User::OPERATOR) {
             self.end(done.result);

@@ -1,7 +1,8 @@
 //! Sessions with other servers, and the devices that they map.
 
 use super::RemoteStorage;
-use crate::config::{Config, PathPair, Remote};
+use super::named_paths::NamedPath;
+use crate::config::{Config, PathPair, Remote, RemoteKind, RemotePath};
 use crate::families::{self, OfRemote, REMOTE};
 use crate::gateway::storage::{Storage, name};
 use core::net::{IpAddr, SocketAddr};
@@ -9,12 +10,12 @@ use core::time::Duration;
 use drivers::hal::{Hold, Instant};
 use management::remote::path_name;
 use management::status::RemoteSession;
+use net::dns::Host;
 use provider_set::ProviderSet;
 use rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
 use storage::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
 use storage::volume::VolumeId;
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::{Ctx, Provider};
 
 /// A session with a server.
 pub(in crate::gateway) struct Session {
@@ -30,6 +31,8 @@ pub(in crate::gateway) struct Session {
     pub max_reconnect_attempts: Option<u16>,
     /// Its devices, with the names of their volumes here.
     pub devices: Vec<(String, DeviceId)>,
+    /// Configured paths to named servers.
+    pub(super) named: Vec<NamedPath>,
     /// Reasons of failed paths that were logged.
     logged: Vec<(PathId, DownReason)>,
 }
@@ -51,7 +54,7 @@ impl Session {
         self.status().device(volume)
     }
 
-    fn path(&self, id: PathId) -> Option<PathStatus<'_>> {
+    pub(super) fn path(&self, id: PathId) -> Option<PathStatus<'_>> {
         self.client.transport().paths().find(|path| path.id == id)
     }
 
@@ -63,7 +66,7 @@ impl Session {
     pub fn add_path(
         &mut self,
         path: PathPair,
-        ctx: &mut EngineContext<'_, ProviderSet>,
+        ctx: &mut Ctx<'_, ProviderSet>,
     ) -> Result<PathId, AddPathError> {
         let to = SocketAddr::new(path.to, self.port);
         self.client.transport_mut().add_path(path.from, to, ctx)
@@ -97,7 +100,7 @@ impl Session {
 
 impl RemoteStorage {
     /// Polls the sessions with work. Returns the amount of work.
-    pub(super) fn poll_sessions(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+    pub(super) fn poll_sessions(&mut self, ctx: &mut Ctx<'_, ProviderSet>) -> usize {
         while let Some(number) = ctx.provider.next_watched() {
             self.bells.ring(number);
         }
@@ -116,7 +119,7 @@ impl RemoteStorage {
         done
     }
 
-    fn poll_session(&mut self, place: usize, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+    fn poll_session(&mut self, place: usize, ctx: &mut Ctx<'_, ProviderSet>) -> usize {
         #[cfg(test)]
         {
             self.session_polls += 1;
@@ -140,11 +143,7 @@ impl RemoteStorage {
     }
 
     /// Adds a session, under the first free number.
-    fn add(
-        &mut self,
-        session: OfRemote<Session>,
-        ctx: &mut EngineContext<'_, ProviderSet>,
-    ) -> usize {
+    fn add(&mut self, session: OfRemote<Session>, ctx: &mut Ctx<'_, ProviderSet>) -> usize {
         let numbered =
             |(place, session): &(usize, &OfRemote<Session>)| session.number as usize == *place;
         let place = self.sessions.iter().enumerate().take_while(numbered).count();
@@ -156,7 +155,7 @@ impl RemoteStorage {
     }
 
     /// Ends the sessions without devices.
-    fn end_unused(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) {
+    fn end_unused(&mut self, ctx: &mut Ctx<'_, ProviderSet>) {
         while let Some(place) = self.sessions.iter().position(|s| s.devices.is_empty()) {
             let Session { number, client, due, .. } = self.sessions.remove(place).into_part();
             due.map(|at| self.due.remove(&(at, number)));
@@ -174,9 +173,9 @@ impl RemoteStorage {
         &mut self,
         config: &Config,
         storage: &mut Storage,
-        ctx: &mut EngineContext<'_, ProviderSet>,
+        ctx: &mut Ctx<'_, ProviderSet>,
     ) {
-        for remote in &config.remote {
+        for remote in config.remote.iter().filter(|remote| remote.kind == RemoteKind::Rnbd) {
             if let Err(why) = self.add_remote(remote, config, storage, ctx) {
                 log::error!("remote {}: {why}", remote.name);
             }
@@ -189,7 +188,7 @@ impl RemoteStorage {
         remote: &Remote,
         config: &Config,
         storage: &mut Storage,
-        ctx: &mut EngineContext<'_, ProviderSet>,
+        ctx: &mut Ctx<'_, ProviderSet>,
     ) -> Result<VolumeId, String> {
         if !REMOTE {
             return Err(families::missing("remote"));
@@ -197,8 +196,11 @@ impl RemoteStorage {
         if storage.volumes.find(remote.name.as_str()).is_some() {
             return Err("the name is taken".into());
         }
-        let session_name = name(&remote.sessname)?;
-        let device_name = name(&remote.device_path)?;
+        let (Some(session_name), Some(device_name)) = (&remote.sessname, &remote.device_path)
+        else {
+            return Err("it has no session or no device".into());
+        };
+        let (session_name, device_name) = (name(session_name)?, name(device_name)?);
         let (volume_name, mode) = (name(&remote.name)?, remote.access_mode.0);
         // A mirror has another copy of the data.
         let losses = match config.mirror_of(remote.name.as_str()) {
@@ -225,6 +227,7 @@ impl RemoteStorage {
                     port: remote.dest_port,
                     max_reconnect_attempts: remote.max_reconnect_attempts.0,
                     devices: Vec::new(),
+                    named: Vec::new(),
                     logged: Vec::new(),
                 });
                 let session = session.ok_or_else(|| families::missing("remote"))?;
@@ -232,8 +235,15 @@ impl RemoteStorage {
             }
         };
         let session = &mut self.sessions[place];
-        for path in &remote.path {
-            match session.add_path(*path, ctx) {
+        for path @ RemotePath { from, to } in &remote.path {
+            let added = match to {
+                Host::Address(to) => session.add_path(PathPair { from: *from, to: *to }, ctx),
+                Host::Name(name) => {
+                    session.add_named(*from, name);
+                    continue;
+                }
+            };
+            match added {
                 Ok(_) | Err(AddPathError::Exists) => {}
                 Err(why) => log::error!("remote {}: path {path}: {why}", remote.name),
             }
@@ -251,7 +261,7 @@ impl RemoteStorage {
         &mut self,
         volume: &str,
         storage: &mut Storage,
-        ctx: &mut EngineContext<'_, ProviderSet>,
+        ctx: &mut Ctx<'_, ProviderSet>,
     ) {
         if let Some(id) = storage.volumes.find(volume) {
             drop(storage.volumes.remove(id));

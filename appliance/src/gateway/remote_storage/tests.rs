@@ -1,14 +1,16 @@
 //! Tests of two storage gateways, one of which maps volumes of the other: their engines over a lossless wire.
 
-use super::RemoteStorage;
 use super::read_benchmark::Reading;
-use crate::config::{Config, Document};
+use super::{Reconnecting, RemoteStorage};
+use crate::config::{Config, Document, PathPair};
 use crate::console::Progress;
+use crate::gateway::plane_user::{PlaneUser, Setup};
 use crate::gateway::storage::Storage;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use management::orders::Reads;
+use net::dns::Lookup;
 use provider_set::ProviderSet;
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
@@ -16,8 +18,7 @@ use roce::{Limits, PortConfig, Roce, TxBuffer};
 use std::sync::Arc;
 use storage::volume::mirror::{MemberState, RESERVED};
 use storage::volume::{Completion, Operation, RamMemory, Request, Submitted, Volume};
-use verbs::EngineContext;
-use verbs::{ConnectionManager, Provider, QpState};
+use verbs::{ConnectionManager, Ctx, Provider, QpState};
 
 const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const IP: [IpAddr; 2] =
@@ -28,7 +29,7 @@ struct Side {
     arena: Arena,
     rng: ChaCha12Rng,
     storage: Storage,
-    remote_storage: Option<Box<RemoteStorage>>,
+    remote_storage: Option<RemoteStorage>,
     config: Config,
 }
 
@@ -47,9 +48,12 @@ impl Side {
         let mut devices = ProviderSet::new(roce, None);
         let provider = Some(&mut devices);
         let mut storage = Storage::new(&config, &mut [], &mut arena, provider, &mut rng, || true);
-        let (provider, arena_of) = (&mut devices, &mut arena);
-        let mut ctx = EngineContext { provider, arena: arena_of, now, rng: &mut rng };
-        let remote_storage = RemoteStorage::of(&config, &mut storage, &mut ctx);
+        let remote_storage = RemoteStorage::of(&mut Setup {
+            config: &config,
+            is_first: true,
+            storage: &mut storage,
+            ctx: Ctx { provider: &mut devices, arena: &mut arena, now, rng: &mut rng },
+        });
         storage.apply_exports(&config);
         Side { devices, arena, rng, storage, remote_storage, config }
     }
@@ -59,11 +63,11 @@ impl Side {
             self.devices.handle_timeout(now);
         }
         let (provider, arena) = (&mut self.devices, &mut self.arena);
-        let mut ctx = EngineContext { provider, arena, now, rng: &mut self.rng };
+        let mut ctx = Ctx { provider, arena, now, rng: &mut self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
             let (server, remote) = (self.storage.server.as_mut(), self.remote_storage.as_mut());
             let _ = server.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || remote.is_some_and(|r| r.handle_connection_event(&event, &mut ctx));
+                || remote.is_some_and(|r| r.on_connection(&event, &mut ctx));
         }
         if let Some(remote_storage) = &mut self.remote_storage {
             remote_storage.poll(&mut self.storage, &mut ctx);
@@ -122,7 +126,7 @@ impl World {
     fn serve(&mut self, n: usize) {
         if n == 1 {
             let Side { devices, arena, rng, storage, .. } = &mut self.sides[1];
-            let mut ctx = EngineContext { provider: devices, arena, now: self.now, rng };
+            let mut ctx = Ctx { provider: devices, arena, now: self.now, rng };
             if let Some(server) = &mut storage.server {
                 server.poll(&mut storage.volumes, &mut ctx);
             }
@@ -190,6 +194,21 @@ impl World {
         }
     }
 
+    /// Makes this the address of all names.
+    fn answer(&mut self, ip: IpAddr) {
+        let Side { devices, arena, rng, remote_storage, .. } = &mut self.sides[0];
+        let mut ctx = Ctx { provider: devices, arena, now: self.now, rng };
+        let remote_storage = remote_storage.as_mut().unwrap();
+        remote_storage.set_addresses(|_| Lookup::Known(vec![ip]), self.now);
+        remote_storage.follow_names(&mut ctx);
+    }
+
+    /// The servers of all paths.
+    fn servers(&self) -> Vec<IpAddr> {
+        let sessions = &self.remote_storage().sessions;
+        sessions[0].client.transport().paths().map(|path| path.to.ip()).collect()
+    }
+
     fn remote_storage(&self) -> &RemoteStorage {
         self.sides[0].remote_storage.as_ref().unwrap()
     }
@@ -224,7 +243,7 @@ fn remote_volume_serves_reads_and_writes_across_an_outage() {
     world.cut = false;
     assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
     let Side { devices, arena, rng, storage, remote_storage, .. } = &mut world.sides[0];
-    let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
+    let mut ctx = Ctx { provider: devices, arena, now: world.now, rng };
     let remote_storage = remote_storage.as_mut().unwrap();
     remote_storage.remove_remote("far", storage, &mut ctx);
     assert!(remote_storage.sessions.is_empty());
@@ -232,6 +251,84 @@ fn remote_volume_serves_reads_and_writes_across_an_outage() {
 }
 
 /// The console reads a volume that others can use meanwhile.
+/// A path goes to another address of its name only while it is being retried: neither while it is up, nor after the
+/// operator has disconnected or removed it.
+#[test]
+fn named_path_follows_its_name_but_not_against_the_operator() {
+    let (name, settings) = ("far.example.net", REMOTE[1].1);
+    let settings = settings.replace(&IP[1].to_string(), name);
+    let mut world = World::new(&[REMOTE[0], ("remote", &settings)]);
+    let other = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
+    let ends = PathPair { from: IP[0], to: IP[1] };
+    world.answer(IP[1]);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.state("far"), "open");
+    world.answer(other);
+    assert_eq!(world.servers(), [IP[1]], "it is up");
+    let order = |world: &mut World, connect: Option<bool>, ends: PathPair| {
+        let Side { devices, arena, rng, remote_storage, .. } = &mut world.sides[0];
+        let mut ctx = Ctx { provider: devices, arena, now: world.now, rng };
+        let session = &mut remote_storage.as_mut().unwrap().sessions[0];
+        let id = session.path_between(ends.from, ends.to).unwrap().id;
+        let known = match connect {
+            Some(true) => session.client.transport_mut().reconnect(id, &mut ctx),
+            Some(false) => session.client.transport_mut().disconnect(id, &mut ctx),
+            None => {
+                session.forget_named(ends);
+                session.client.transport_mut().remove_path(id, &mut ctx)
+            }
+        };
+        assert!(known);
+    };
+    order(&mut world, Some(false), ends);
+    world.answer(other);
+    assert_eq!(world.servers(), [IP[1]], "the operator has disconnected it");
+    world.cut = true;
+    order(&mut world, Some(true), ends);
+    for _ in 0..400 {
+        world.pass(Duration::from_millis(100));
+        world.answer(other);
+    }
+    assert_eq!(world.servers(), [other]);
+    order(&mut world, None, PathPair { to: other, ..ends });
+    world.answer(IP[1]);
+    assert!(world.servers().is_empty(), "the operator has removed it");
+}
+
+/// The operator waits for a reconnect, and gets its result.
+#[test]
+fn reconnect_answers_with_its_result() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let ends = PathPair { from: IP[0], to: IP[1] };
+    let reconnect = |world: &mut World| {
+        let Side { devices, arena, rng, remote_storage, .. } = &mut world.sides[0];
+        let mut ctx = Ctx { provider: devices, arena, now: world.now, rng };
+        let session = &mut remote_storage.as_mut().unwrap().sessions[0];
+        let id = session.path_between(ends.from, ends.to).unwrap().id;
+        assert!(session.client.transport_mut().reconnect(id, &mut ctx));
+        Reconnecting::new(session.name(), ends, world.now)
+    };
+    let result = |world: &World, waits: &Reconnecting| {
+        let session = &world.sides[0].remote_storage.as_ref().unwrap().sessions[0];
+        waits.result(session.path_between(ends.from, ends.to).as_ref(), world.now)
+    };
+    let waits = reconnect(&mut world);
+    assert_eq!(result(&world, &waits), None, "the attempt runs");
+    world.pass(Duration::from_millis(200));
+    let connected = "path ip:10.0.0.1@ip:10.0.0.2 is connected".to_string();
+    assert_eq!(result(&world, &waits), Some(Ok(connected)));
+    world.cut = true;
+    let mut waits = reconnect(&mut world);
+    assert_eq!(result(&world, &waits), None, "the attempt runs");
+    world.pass(Duration::from_secs(31));
+    let failed = result(&world, &waits).unwrap().unwrap_err();
+    assert!(failed.contains("is not connected"), "{failed}");
+    waits.cancel();
+    assert!(result(&world, &waits).unwrap().unwrap_err().contains("cancelled"));
+    assert!(waits.result(None, world.now).unwrap().is_err(), "the path was removed");
+}
+
 #[test]
 fn remote_read_reads_a_volume_in_use() {
     let mut world = World::new(&REMOTE);
@@ -432,7 +529,7 @@ fn sessions_are_polled_only_when_they_have_work() {
     assert_eq!(world.remote_storage().due.len(), 8);
     // A free number is reused.
     let Side { devices, arena, rng, storage, remote_storage, config } = &mut world.sides[0];
-    let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
+    let mut ctx = Ctx { provider: devices, arena, now: world.now, rng };
     let held = remote_storage.as_mut().unwrap();
     held.remove_remote("far2", storage, &mut ctx);
     held.remove_remote("far6", storage, &mut ctx);

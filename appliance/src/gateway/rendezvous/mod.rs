@@ -13,7 +13,7 @@ use drivers::hal::Instant;
 use exchange::Exchange;
 use net::connector::{self, Connector};
 use net::tcp::{self, Listener};
-use rand_core::RngCore;
+use rand_core::Rng;
 use sockets::{ConnectionId, Sockets};
 
 /// Connections of a listener without a record yet. Beyond that the oldest is closed.
@@ -60,7 +60,7 @@ impl Rendezvous {
         &mut self,
         engine: &mut dyn Exchange,
         (ports, networks): (&[usize], &mut [Network]),
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         now: Instant,
     ) -> bool {
         let mut has_events = false;
@@ -151,7 +151,7 @@ impl Rendezvous {
         &mut self,
         engine: &mut dyn Exchange,
         (ports, networks): (&[usize], &mut [Network]),
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         now: Instant,
     ) {
         loop {

@@ -14,7 +14,7 @@ use super::plane::DataPlane;
 use super::ports::PortSlot;
 use super::rdma_stack::RdmaStack;
 use super::service::{Service, ServiceContext};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Size};
 use crate::families::{self, OfSmc, SMC};
 use core::net::IpAddr;
 use drivers::hal::{Hold, Instant};
@@ -32,8 +32,7 @@ use rules::Rules;
 use smcr::admission::{Admission, share_of};
 use smcr::echo::Echo;
 use smcr::engine::{self, BATCH, Device, Engine, Subnet};
-use verbs::EngineContext;
-use verbs::PathMtu;
+use verbs::{Ctx, PathMtu};
 
 /// Bytes of each buffer of a TCP connection of echo and discard: eleven segments for a client without SMC, so most of
 /// them are sent in a batch.
@@ -54,9 +53,11 @@ pub(super) struct Smc {
 }
 
 impl Smc {
-    /// Creates it as configured, on a machine with `memory` bytes. Errors are logged. None if it is not needed.
+    /// Creates it as configured, with these rules, on a machine with `memory` bytes. Errors are logged. None if it is not
+    /// needed.
     pub fn of(
         config: &Config,
+        rules: &[config::Rule],
         memory: u64,
         plane: &mut DataPlane,
         networks: &mut [Network],
@@ -106,14 +107,14 @@ impl Smc {
             generations: Vec::new(),
         })?;
         let now = plane.now;
-        smc.apply_rules(config, networks, plane, now);
+        smc.apply_rules(rules, networks, plane, now);
         Some(smc)
     }
 
-    /// Starts the configured rules, and ends others.
+    /// Starts these rules, whose names are resolved, and ends others.
     pub fn apply_rules(
         &mut self,
-        config: &Config,
+        wanted: &[config::Rule],
         networks: &mut [Network],
         plane: &mut DataPlane,
         now: Instant,
@@ -122,7 +123,7 @@ impl Smc {
         let Smc { engine, users, rules, piece, .. } = self;
         let (interfaces, messages) = (&mut AllInterfaces(networks), &mut messages);
         let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
-        rules.apply(&config.rule, users, &mut world);
+        rules.apply(wanted, users, &mut world);
         self.engine.flush(&mut ctx);
     }
 
@@ -169,7 +170,12 @@ impl Smc {
         self.engine.set_devices(devices.collect());
         let mut subnets = Vec::new();
         for network in networks.iter().filter(|_| config.smc.version1) {
-            let Some(&device) = network.interface.local().v4.first() else { continue };
+            let local = network.interface.local();
+            let Some(&device) = local.v4.first() else { continue };
+            // The GID of version 1 is the link-local address, which is not in use before duplicate address detection.
+            if !local.v6.contains(&net::link_local(local.mac)) {
+                continue;
+            }
             for cidr in network.interface.addresses() {
                 let address: IpAddr = cidr.address().into();
                 // Link-local addresses are the same subnet everywhere.
@@ -215,6 +221,11 @@ impl Service for Smc {
         Instant::first([more, self.users.poll_timeout(), self.engine.poll_timeout()])
     }
 
+    /// It is polled in brief rounds.
+    fn allows_brief_rounds(&self) -> bool {
+        true
+    }
+
     fn shut_down(&mut self, around: &mut ServiceContext<'_>) {
         let Some((mut ctx, mut messages)) = carriers(around.plane, around.now) else { return };
         self.engine.shut_down(&mut ctx);
@@ -235,6 +246,11 @@ fn offers(smc: &config::Smc) -> bool {
     smc.version1 || !smc.ueid.is_empty()
 }
 
+/// Code of a receive buffer's size.
+fn code_of(size: Size) -> u8 {
+    (size.0 >> 14).trailing_zeros() as u8
+}
+
 /// The engine's settings. `memory` is the size of the arena.
 fn settings(config: &Config, memory: u64) -> engine::Config {
     let defaults = engine::Config::default();
@@ -245,7 +261,8 @@ fn settings(config: &Config, memory: u64) -> engine::Config {
     engine::Config {
         eids: config.smc.ueid.iter().map(|ueid| ueid.0).collect(),
         hostname,
-        rmb_size: (config.smc.buffer_size.0 >> 14).trailing_zeros() as u8,
+        rmb_size: code_of(config.smc.receive_buffer),
+        send_buffer: config.smc.send_buffer.0 as u32,
         max_links: 2,
         memory_per_host: memory - memory / 4,
         ..defaults
@@ -253,9 +270,9 @@ fn settings(config: &Config, memory: u64) -> engine::Config {
 }
 
 /// Context of the engine; None without RoCE.
-fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
+fn context(plane: &mut DataPlane) -> Option<Ctx<'_, ProviderSet>> {
     let provider = &mut plane.rdma_stack.as_mut()?.providers;
-    Some(EngineContext { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
+    Some(Ctx { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
 }
 
 /// Context of the engine, and message transports, as carriers of connections; None without RoCE.
@@ -263,9 +280,9 @@ fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
 fn carriers<'a>(
     plane: &'a mut DataPlane,
     now: Instant,
-) -> Option<(EngineContext<'a, ProviderSet>, Messages<'a>)> {
+) -> Option<(Ctx<'a, ProviderSet>, Messages<'a>)> {
     let provider = &mut plane.rdma_stack.as_mut()?.providers;
-    let ctx = EngineContext { provider, arena: &mut plane.arena, now, rng: &mut *plane.rng };
+    let ctx = Ctx { provider, arena: &mut plane.arena, now, rng: &mut *plane.rng };
     let linx = plane.linx.as_mut().map(|linx| linx.transport(now));
     let usnic = plane.udp_engines.rules(now);
     let has_rapidio = !plane.rapidio.is_empty();

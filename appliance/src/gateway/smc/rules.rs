@@ -1,7 +1,7 @@
 //! Applies the configured rules to relays, at start and after changes. A changed rule with the same listen end keeps
 //! its connections. A rule that was removed, or listens on another end, ends with its connections.
 
-use super::offers;
+use super::{code_of, offers};
 use crate::config::{self, Rule, RuleFraming};
 use core::time::Duration;
 use log::Level;
@@ -12,8 +12,9 @@ use messaging::relay::{self, Interfaces, Relay, World};
 use messaging::transport::Obstacle;
 use net::hosts::Hosts;
 use net::tcp::Limits;
+use smcr::SmcDevice;
 use smcr::admission::{Gate, share_of};
-use verbs::Provider;
+use smcr::engine::BufferSizes;
 
 /// Divisor of the memory for TCP buffers: half of the heap, which is an eighth of the memory.
 const SHARE: u64 = 16;
@@ -56,7 +57,7 @@ impl Rules {
 
     /// Applies the rules in `wanted` to the relays. Rules that cannot be in force are logged, and kept with the reason.
     /// A rule allocates its buffers when a client connects.
-    pub fn apply<P: Provider + ?Sized>(
+    pub fn apply<P: SmcDevice + ?Sized>(
         &mut self,
         wanted: &[Rule],
         users: &mut Users,
@@ -126,7 +127,7 @@ impl Rules {
     }
 
     /// Whether a rule can change in place, and the changed rule can be in force.
-    fn can_adjust<P: Provider + ?Sized>(
+    fn can_adjust<P: SmcDevice + ?Sized>(
         &self,
         before: &Rule,
         after: &Rule,
@@ -138,7 +139,7 @@ impl Rules {
     }
 
     /// Changes a rule in place. Its connections continue.
-    fn adjust<P: Provider + ?Sized>(
+    fn adjust<P: SmcDevice + ?Sized>(
         &mut self,
         before: &Rule,
         after: &Rule,
@@ -219,12 +220,18 @@ impl Rules {
                 longest: rule.max_message.0 as usize,
             },
             signal: rule.signal,
+            buffers: (rule.send_buffer.is_some() || rule.receive_buffer.is_some()).then(|| {
+                BufferSizes {
+                    send: rule.send_buffer.unwrap_or(self.smc.send_buffer).0 as u32,
+                    receive: code_of(rule.receive_buffer.unwrap_or(self.smc.receive_buffer)),
+                }
+            }),
         }
     }
 }
 
 /// Why an end of a rule over a message transport is not available.
-fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> Option<Obstacle> {
+fn unavailable<P: SmcDevice + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> Option<Obstacle> {
     let listened = match &rule.listen {
         Listen::Message(name) => world.messages.obstacle(name, true),
         Listen::Port(_) => None,
@@ -233,18 +240,18 @@ fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> O
 }
 
 /// Why a server of a rule over a message transport is not available.
-fn unavailable_servers<P: Provider + ?Sized>(
+fn unavailable_servers<P: SmcDevice + ?Sized>(
     rule: &Rule,
     world: &World<'_, '_, P>,
 ) -> Option<Obstacle> {
     rule.backend.iter().find_map(|target| match target {
         Target::Message(name) => world.messages.obstacle(name, false),
-        Target::Socket(_) => None,
+        Target::Socket(_) | Target::Name(..) => None,
     })
 }
 
 /// Ends a rule, and logs that.
-fn remove<P: Provider + ?Sized>(rule: &Rule, users: &mut Users, world: &mut World<'_, '_, P>) {
+fn remove<P: SmcDevice + ?Sized>(rule: &Rule, users: &mut Users, world: &mut World<'_, '_, P>) {
     match users.remove_rule(rule.name.as_str(), world) {
         0 => log::info!("rule {}: ended", rule.name),
         lost => log::warn!("rule {}: ended; messages lost: {lost}", rule.name),

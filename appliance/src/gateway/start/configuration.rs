@@ -1,12 +1,16 @@
 //! Second stage: finds config disk and boot disk, and loads the configuration.
 
+use super::crash_records;
 use super::disks::Disks;
-use super::{MachineClock, Resources, crash_records, seed};
-use crate::config::{Document, Problem, Sources, command_line};
+use super::resources::{MachineClock, Resources, seed};
+use crate::audit::Trail;
+use crate::config::{Config, Document, History, Problem, Sources, command_line};
 use crate::crash::{self, Record};
 use crate::gateway::known_disks::{self, Known, Outside};
+use crate::gateway::revisions;
 use crate::gateway::tls::{self, Secure};
 use crate::gateway::upgrade::Upgrade;
+use crate::log_ring::set_levels;
 use crate::randomness::Randomness;
 
 /// The configuration, and what the disks have beside it.
@@ -17,6 +21,14 @@ pub(super) struct Loaded {
     /// Parts of it that were left out.
     pub warnings: Vec<String>,
     pub stored: Known,
+    /// The saved configuration, which the next boot starts.
+    pub kept: Config,
+    /// Revisions that the config disk keeps.
+    pub history: History,
+    /// The audit log that the config disk keeps.
+    pub audit: Trail,
+    /// Seconds for the confirmation of a trial that this boot has started.
+    pub trial: Option<u64>,
     pub upgrade: Option<Box<Upgrade>>,
 }
 
@@ -41,17 +53,38 @@ impl Loaded {
         let clock = MachineClock(&*resources.machine);
         let mut stored = known_disks::find(slots, &outside, arena, &clock);
         let upgrade = Upgrade::find(slots, stored.slots, command_line, arena, &clock);
+        let (mut trial, mut history, mut audit) = (None, History::default(), Trail::default());
+        if let Some((number, engine)) = &mut stored.place {
+            let slot = &mut slots[*number];
+            trial = revisions::take_trial(engine, slot, arena, &clock);
+            history = revisions::read(engine, slot, arena, &clock);
+            audit = revisions::read_audit(engine, slot, arena, &clock);
+        }
         let engine = stored.place.as_ref().map(|(_, engine)| engine);
-        let (document, problems) = Document::load(&Sources {
+        let saved = Sources {
             disk: stored.text.as_deref(),
             disk_before: engine.and_then(|engine| engine.before()),
             disk_unreachable: stored.unreachable.as_deref(),
             disk_damaged: engine.is_some_and(|engine| engine.is_damaged()),
             ..sources
+        };
+        let (mut document, mut problems) = Document::load(&saved);
+        let kept = document.config().clone();
+        let trial = trial.and_then(|trial| {
+            let tried = Sources { disk: Some(&trial.text), disk_before: None, ..saved };
+            let (tried, found) = Document::load(&tried);
+            if tried.is_closed() {
+                log::error!(
+                    "configuration: the trial cannot be used: the saved configuration is in force"
+                );
+                return None;
+            }
+            (document, problems) = (tried, found);
+            Some(trial.seconds)
         });
         let config = document.config();
         stored.protect(slots, config);
-        log::set_max_level(config.system.log_level);
+        set_levels(config.system.log_level, &config.log.by_subject());
         crash::set_policy(config.system.on_panic);
         if let Err(why) = crash_records::keep(&mut stored, crash, disks, resources) {
             log::error!("a panic cannot be recorded on disk: {why}");
@@ -63,7 +96,7 @@ impl Loaded {
         }
         let trouble = core::mem::take(&mut stored.trouble);
         let (problems, warnings) = log_problems(&document, trouble, problems);
-        Loaded { document, problems, warnings, stored, upgrade }
+        Loaded { document, problems, warnings, stored, kept, history, audit, trial, upgrade }
     }
 
     /// Creates TLS if configured.

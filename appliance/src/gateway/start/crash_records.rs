@@ -1,7 +1,7 @@
 //! Records of panics: the one before this boot, and the place of the next one.
 
 use super::disks::Disks;
-use super::{MachineClock, Resources};
+use super::resources::{MachineClock, Resources};
 use crate::crash::{self, Record};
 use crate::gateway::disk_transfer;
 use crate::gateway::known_disks::Known;

@@ -1,6 +1,6 @@
 //! First stage: opens the disks.
 
-use super::{MachineClock, Resources};
+use super::resources::{MachineClock, Resources};
 use crate::gateway::disk_queues::DeviceQueues;
 use crate::gateway::disks::{DiskSlot, Role, SharedDisk, set_permanent_names};
 use drivers::driver::Device;

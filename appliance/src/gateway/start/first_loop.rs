@@ -2,20 +2,18 @@
 
 use super::disks::Disks;
 use super::interfaces::Interfaces;
-use super::{MachineClock, seed};
+use super::resources::{MachineClock, seed};
 use crate::config::Config;
 use crate::gateway::disk_queues;
 use crate::gateway::disk_transfer::PATIENCE;
 use crate::gateway::plane::{DataPlane, Devices, Settings};
 use crate::gateway::port_assignment::Loops;
-use crate::gateway::remote_storage::RemoteStorage;
 use crate::gateway::storage::Storage;
 use crate::gateway::worker::Worker;
 use crate::machine::Machine;
 use crate::randomness::EntropySources;
 use drivers::hal::{Arena, Instant, Platform};
-use rand_core::RngCore;
-use verbs::EngineContext;
+use rand_core::Rng;
 
 /// Creates the plane over the ports and bridges of the first loop. Returns it, and the numbers of its ports by their
 /// indices there.
@@ -23,7 +21,7 @@ pub(super) fn plane(
     interfaces: &mut Interfaces<'_>,
     config: &Config,
     arena: Arena,
-    rng: Box<dyn RngCore>,
+    rng: Box<dyn Rng>,
     now: Instant,
 ) -> (DataPlane, Vec<usize>) {
     let Interfaces { loops, ports: slots, cards, rapidio, transports, .. } = interfaces;
@@ -43,24 +41,22 @@ pub(super) fn plane(
     (plane, numbers)
 }
 
-/// Creates the volumes, the server and the exports.
-pub(super) fn start_storage(
+/// Creates the volumes, their server, the other users of verbs, and the exports.
+pub(super) fn start_users(
     plane: &mut DataPlane,
     config: &Config,
     disks: &mut Disks,
     machine: &dyn Machine,
 ) {
-    let DataPlane { rdma_stack, storage, remote_storage, arena, rng, now, .. } = plane;
+    let DataPlane { rdma_stack, arena, rng, .. } = plane;
     let patience = machine.now() + PATIENCE;
     let wait = || machine.now() < patience;
-    let mut provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
-    let of_server = provider.as_deref_mut();
-    *storage = Storage::new(config, &mut disks.slots, arena, of_server, &mut **rng, wait);
-    *remote_storage = provider.and_then(|provider| {
-        let mut ctx = EngineContext { provider, arena, now: *now, rng: &mut **rng };
-        RemoteStorage::of(config, storage, &mut ctx)
-    });
-    storage.apply_exports(config);
+    let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
+    plane.storage = Storage::new(config, &mut disks.slots, arena, provider, &mut **rng, wait);
+    // Before mirrors, whose members they may be.
+    plane.storage.add_nbd_remotes(config);
+    plane.add_users(config, true);
+    plane.storage.apply_exports(config);
 }
 
 /// Starts the loops of other cores that own ports or bridges. They serve the volumes of `plane`, the first loop's.

@@ -1,6 +1,6 @@
 //! Third stage: opens ports, RapidIO ports and bridges, assigns them to loops, and creates an IP interface over each.
 
-use super::{MachineClock, Resources, seed};
+use super::resources::{MachineClock, Resources, seed};
 use crate::config::Config;
 use crate::families::{OfMeasure, OfNtb};
 use crate::gateway::bridge::{Bridge, Engines, TransportPort};
@@ -15,7 +15,7 @@ use drivers::hal::{HashKey, Hold, Instant, Port};
 use management::UnclaimedDevice;
 use net::tls::Tls;
 use perf_responders::tcp_control::TcpControl;
-use rand_core::RngCore;
+use rand_core::Rng;
 use std::sync::Arc;
 
 /// The ports and their IP interfaces, and the loops that own them.
@@ -50,7 +50,7 @@ impl<'a> Interfaces<'a> {
     }
 
     /// Creates the IP interface of a port.
-    fn add(&mut self, slot: PortSlot, rng: &mut dyn RngCore) {
+    fn add(&mut self, slot: PortSlot, rng: &mut dyn Rng) {
         let (index, tls) = (self.ports.len(), self.tls.clone());
         self.networks.push(Network::new(&slot, index, self.config, tls, seed(rng), self.now));
         self.ports.push(slot);
@@ -64,10 +64,7 @@ impl<'a> Interfaces<'a> {
             let mtu = |mac| config.net(index, mac, &location).mtu;
             let clock = MachineClock(&*resources.machine);
             match device.open_any_port(&mut *resources.platform, &mtu, &clock) {
-                Ok(port) => {
-                    let slot = self.assign(port, location, device.driver(), resources);
-                    self.add(slot, &mut *resources.rng);
-                }
+                Ok(port) => self.attach(port, &location, device.driver(), resources),
                 Err(error) => {
                     log::error!("{location}: {error}");
                     let failed = UnclaimedDevice::failed(location, error.to_string());
@@ -75,6 +72,18 @@ impl<'a> Interfaces<'a> {
                 }
             }
         }
+    }
+
+    /// Assigns an open port to a loop, and creates its IP interface.
+    pub fn attach(
+        &mut self,
+        port: OpenedPort,
+        location: &str,
+        driver: &'static str,
+        resources: &mut Resources,
+    ) {
+        let slot = self.assign(port, location.into(), driver, resources);
+        self.add(slot, &mut *resources.rng);
     }
 
     /// Assigns a port to a loop. If the first loop is to own it, opens its card.

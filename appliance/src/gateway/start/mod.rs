@@ -7,40 +7,48 @@ mod crash_records;
 mod disks;
 mod first_loop;
 mod interfaces;
+mod resources;
 
 use super::Gateway;
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
-use super::perf_responders::Services;
+use super::names::{Names, resolved_rules};
+use super::nbd::NbdService;
+use super::network::Network;
+use super::nvme::Nvme;
 use super::plane::DataPlane;
+use super::plane_services::{LinxStage, TcpCarrier};
 use super::port_assignment::Loops;
 use super::ports::{PortSlot, QueueSlot};
 use super::rendezvous::Rendezvous;
+use super::revisions;
+use super::services::Services;
 use super::smc::Smc;
 use super::state::State;
 use super::syslog::Syslog;
+use super::time::{self, Time};
 use super::tls::Secure;
 use super::udp_engines::UdpEngines;
-use super::wall_clock;
+use super::upgrade::Upgrade;
 use super::watchdog::Keeper;
 use super::worker::Worker;
-use crate::config::{Sources, slot};
+use crate::config::{Config, Sources, slot};
 use crate::console::Console;
 use crate::crash::Record;
-use crate::families::OfSmc;
 use crate::log_ring::LogRing;
 use crate::machine::{Machine, SpareCore, Watchdog};
 use crate::randomness::EntropySources;
 use configuration::Loaded;
 use disks::Disks;
-use drivers::driver::Class;
-use drivers::hal::{Clock, Instant, Platform};
+use drivers::driver::{Class, OpenedPort};
+use drivers::hal::{Instant, Platform};
 use drivers::inventory::Inventory;
 use interfaces::{Interfaces, place_of};
 pub use management::status::Facts;
 use management::status::WallClock;
 use management::{Pages, UnclaimedDevice};
-use rand_core::RngCore;
+use rand_core::Rng;
+use resources::Resources;
 use std::collections::VecDeque;
 
 /// Findings and resources of the platform.
@@ -66,23 +74,13 @@ pub struct Bringup {
     /// The machine's watchdog, if it has a supported one.
     pub watchdog: Option<Box<dyn Watchdog>>,
     /// The CSPRNG.
-    pub rng: Box<dyn RngCore>,
+    pub rng: Box<dyn Rng>,
     /// Sources from which derived generators are reseeded.
     pub entropy: EntropySources,
     /// Facts about build and machine.
     pub facts: Facts,
     /// The log.
     pub log: &'static LogRing,
-}
-
-/// Resources that the stages share.
-struct Resources {
-    machine: Box<dyn Machine>,
-    platform: Box<dyn Platform>,
-    rng: Box<dyn RngCore>,
-    entropy: EntropySources,
-    /// Unused devices, and why.
-    unclaimed: Vec<UnclaimedDevice>,
 }
 
 /// Loops, interfaces and services, ready to run.
@@ -93,8 +91,7 @@ struct Running {
     workers: Vec<Worker>,
     ports: Vec<PortSlot>,
     queues: Vec<QueueSlot>,
-    smc: Option<OfSmc<Smc>>,
-    rendezvous: Option<Box<Rendezvous>>,
+    services: Services,
 }
 
 /// Facts and devices of the control plane.
@@ -111,6 +108,11 @@ struct Control {
 impl Gateway {
     /// Sets the gateway up. No error of a device or a document stops it.
     pub fn start(bringup: Bringup) -> Gateway {
+        Gateway::start_over(bringup, Vec::new())
+    }
+
+    /// As [`Gateway::start`], with further ports that are open already, as tests have them.
+    pub(super) fn start_over(bringup: Bringup, opened: Vec<OpenedPort>) -> Gateway {
         let Bringup { spare, mut inventory, crash, watchdog, facts, log, .. } = bringup;
         let Bringup { machine, platform, rng, entropy, .. } = bringup;
         let unclaimed = inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
@@ -126,7 +128,9 @@ impl Gateway {
             command_line: &bringup.command_line,
             command_line_cut: bringup.command_line_cut,
         };
-        let loaded = Loaded::load(sources, bringup.config_disk, crash, &mut disks, &mut resources);
+        let mut loaded =
+            Loaded::load(sources, bringup.config_disk, crash, &mut disks, &mut resources);
+        let upgrade = loaded.upgrade.take();
         let config = loaded.document.config();
         let secure = loaded.start_tls(&mut disks, &mut resources);
         let tls = secure.as_ref().map(|secure| secure.tls.clone());
@@ -134,18 +138,18 @@ impl Gateway {
         let waker = LoopWaker::new(resources.machine.ipi());
         let mut interfaces = Interfaces::new(config, tls, Loops::new(spare, waker.clone()), now);
         interfaces.open_ports(inventory.take(Class::Port), &mut resources);
+        opened.into_iter().for_each(|port| interfaces.attach(port, "", "", &mut resources));
         interfaces.open_rapidio(inventory.take(Class::RapidIo), &mut resources);
         let (bridges, engines) = (inventory.take(Class::Bridge), inventory.take(Class::Dma));
         interfaces.open_bridges(bridges, engines, &mut resources);
         let Resources { machine, mut platform, rng, unclaimed, .. } = resources;
         let arena = platform.arena().share();
         let (mut plane, own_ports) = first_loop::plane(&mut interfaces, config, arena, rng, now);
-        first_loop::start_storage(&mut plane, config, &mut disks, &*machine);
-        plane.services = Services::of(config, plane.rdma_stack.as_mut());
-        if plane.services.is_some() {
+        first_loop::start_users(&mut plane, config, &mut disks, &*machine);
+        if plane.users.perf_responders.is_some() {
             interfaces.listen_for_tools();
         }
-        let clock = wall_clock::read(machine.unix_seconds(), machine.now(), &facts, log);
+        let clock = time::read(machine.unix_seconds(), machine.now(), &facts, log);
         let Interfaces { mut loops, ports, mut networks, .. } = interfaces;
         let queues = core::mem::take(&mut loops.queues);
         let workers = first_loop::start_others(
@@ -163,24 +167,24 @@ impl Gateway {
         plane.wait_for_ports(workers.is_empty());
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
         plane.linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
-        let engine = plane.udp_engines.exchange();
-        let rendezvous =
-            engine.map(|engine| Box::new(Rendezvous::new(engine, &own_ports, &mut networks)));
-        let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
-        let running = Running { plane, own_ports, workers, ports, queues, smc, rendezvous };
+        let memory = facts.memory;
+        let services = services(config, memory, &mut plane, &own_ports, &mut networks, upgrade);
+        let running = Running { plane, own_ports, workers, ports, queues, services };
         let control = Control { platform, log, facts, clock, watchdog, unclaimed, secure };
-        let state = state(loaded, disks, running, control, now);
+        let mut state = state(loaded, disks, running, control, now);
+        state.record_boot();
         log::info!("isthmus {} ready", env!("CARGO_PKG_VERSION"));
         let devices_wake = state.devices_wake();
         Gateway {
             machine,
             console: Console::default(),
             console_due: Instant::ZERO,
+            button_due: Instant::ZERO,
             console_quiet: false,
             quiescent_until: now,
             control_due: Some(Instant::ZERO),
             networks,
-            syslog: Syslog::default(),
+            syslog: Syslog::new(entropy),
             pages: Pages::default(),
             state,
             waker,
@@ -190,11 +194,35 @@ impl Gateway {
     }
 }
 
+/// Creates the services of the first loop. `memory` is that of the machine.
+fn services(
+    config: &Config,
+    memory: u64,
+    plane: &mut DataPlane,
+    own_ports: &[usize],
+    networks: &mut [Network],
+    upgrade: Option<Box<Upgrade>>,
+) -> Services {
+    let engine = plane.udp_engines.exchange();
+    let rendezvous = engine.map(|engine| Box::new(Rendezvous::new(engine, own_ports, networks)));
+    let rules = resolved_rules(config, None, networks);
+    Services {
+        smc: Smc::of(config, &rules, memory, plane, networks),
+        tcp_carrier: (!plane.bridges.is_empty()).then(|| Box::new(TcpCarrier)),
+        linx: plane.linx.is_some().then(|| Box::new(LinxStage)),
+        rendezvous,
+        nvme: Nvme::of(config, plane, networks),
+        nbd: NbdService::of(plane),
+        upgrade,
+    }
+}
+
 /// The state, at the start.
 fn state(loaded: Loaded, disks: Disks, running: Running, control: Control, now: Instant) -> State {
-    let Loaded { document, problems, warnings, stored, upgrade } = loaded;
-    let Running { plane, own_ports, workers, ports, queues, smc, rendezvous } = running;
+    let Loaded { document, problems, warnings, stored, kept, history, audit, trial, .. } = loaded;
+    let Running { mut plane, own_ports, workers, ports, queues, services } = running;
     let Control { platform, log, facts, clock, watchdog, unclaimed, secure } = control;
+    let salt = plane.rng.next_u64();
     State {
         platform,
         log,
@@ -202,8 +230,13 @@ fn state(loaded: Loaded, disks: Disks, running: Running, control: Control, now: 
         started: now,
         now,
         clock,
-        kept: document.config().clone(),
+        kept,
         saving: None,
+        audit,
+        noting: None,
+        arming: false,
+        waiting: None,
+        lifecycle: revisions::at_boot(history, trial, salt, now),
         document,
         problems,
         warnings,
@@ -215,36 +248,25 @@ fn state(loaded: Loaded, disks: Disks, running: Running, control: Control, now: 
         secure,
         crashes: stored.crashes,
         plane,
-        smc,
-        rendezvous,
+        services,
         own_ports,
         workers,
         config_disk: stored.place,
-        upgrade,
         upgrade_after_save: None,
         watchdog: Keeper::new(watchdog),
+        names: Names::new(now),
+        time: Time::new(facts.committed),
+        path_probes: Default::default(),
         ping_order: None,
         pinging: false,
+        task: Default::default(),
         progress: VecDeque::new(),
         capacity_due: Instant::ZERO,
         network_changed: false,
         rules_changed: false,
+        subsystems_changed: false,
+        linx_changed: false,
         end: None,
+        end_by: None,
     }
-}
-
-/// The machine's clock, for drivers.
-struct MachineClock<'a>(&'a dyn Machine);
-
-impl Clock for MachineClock<'_> {
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-}
-
-/// A new seed from the generator.
-fn seed(rng: &mut dyn RngCore) -> [u8; 32] {
-    let mut seed = [0; 32];
-    rng.fill_bytes(&mut seed);
-    seed
 }

@@ -1,12 +1,13 @@
-//! Fetches a file from an HTTP server (RFC 9112), piece by piece: `http://ADDRESS[:PORT]/PATH`. Host names are not
-//! resolved. There is no TLS, because the file is signed.
+//! Fetches a file from an HTTP server (RFC 9112), piece by piece: `http://HOST[:PORT]/PATH`. There is no TLS, because
+//! the file is signed.
 
 use crate::gateway::network::Network;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::answer::Answer;
 use net::connector::{ConnectionHandle, Connector, Limits, Progress};
+use net::dns::{Endpoint, Host, Lookup, Resolver};
 
 /// Time limit of the header of a response, and interval in which at least [`LEAST`] bytes of the file have to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,7 +67,7 @@ impl Pace {
 
 /// A file that is being fetched.
 pub(super) struct Fetch {
-    server: SocketAddr,
+    server: Endpoint,
     request: String,
     connector: Connector,
     /// Number of the interface, and the connection.
@@ -78,20 +79,15 @@ pub(super) struct Fetch {
 }
 
 /// Parses an address: the server, its name in the request, and the path.
-fn parts(url: &str) -> Result<(SocketAddr, &str, &str), String> {
+fn parts(url: &str) -> Result<(Endpoint, &str, &str), String> {
     let rest = url.strip_prefix("http://").ok_or(
-        "accepted: http://ADDRESS[:PORT]/PATH, or the name of a disk. There is no TLS: the file is signed",
+        "accepted: http://HOST[:PORT]/PATH, or the name of a disk. There is no TLS: the file is signed",
     )?;
     let (host, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
     };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let address = bare.parse::<IpAddr>().map(|address| SocketAddr::new(address, 80));
-    let server = host
-        .parse()
-        .or(address)
-        .map_err(|_| format!("{host:?} is not IP[:PORT]: host names are not resolved"))?;
+    let server = Endpoint::parse(host, Some(80)).map_err(|why| format!("{host:?}: {why}"))?;
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("a path has no spaces: write them as %20".into());
     }
@@ -143,11 +139,16 @@ impl Fetch {
     }
 
     /// Continues. Returns whether there was progress.
-    pub fn poll(&mut self, networks: &mut [Network], now: Instant) -> bool {
+    pub fn poll(
+        &mut self,
+        networks: &mut [Network],
+        resolver: &mut Resolver,
+        now: Instant,
+    ) -> bool {
         if self.failed.is_some() || self.is_complete() {
             return false;
         }
-        let result = self.advance(networks, now);
+        let result = self.advance(networks, resolver, now);
         if let Err(why) = &result {
             self.failed = Some(format!("{}: {why}", self.server));
         }
@@ -163,17 +164,43 @@ impl Fetch {
         }
     }
 
-    fn advance(&mut self, networks: &mut [Network], now: Instant) -> Result<bool, String> {
-        self.pace.check(self.answer.left(), now)?;
-        let Some((number, connection)) = self.connection else {
+    /// Connects to the first address of the server that has a route. False while its name is being resolved.
+    fn connect(
+        &mut self,
+        networks: &mut [Network],
+        resolver: &mut Resolver,
+        now: Instant,
+    ) -> Result<bool, String> {
+        let addresses = match &self.server.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => match resolver.lookup(name, now) {
+                Lookup::Known(addresses) => addresses,
+                Lookup::Pending => return Ok(false),
+                Lookup::Failed(problem) => return Err(problem.to_string()),
+            },
+        };
+        for address in addresses {
+            let server = SocketAddr::new(address, self.server.port);
             for (number, network) in networks.iter_mut().enumerate() {
-                let made = self.connector.connect(&mut network.interface, self.server, false);
+                let made = self.connector.connect(&mut network.interface, server, false);
                 if let Some(made) = made {
                     self.connection = Some((number, made));
                     return Ok(true);
                 }
             }
-            return Err("no interface has a route to it".into());
+        }
+        Err("no interface has a route to it".into())
+    }
+
+    fn advance(
+        &mut self,
+        networks: &mut [Network],
+        resolver: &mut Resolver,
+        now: Instant,
+    ) -> Result<bool, String> {
+        self.pace.check(self.answer.left(), now)?;
+        let Some((number, connection)) = self.connection else {
+            return self.connect(networks, resolver, now);
         };
         let network = networks.get_mut(number).ok_or("its interface is gone")?;
         let interface = &mut network.interface;
@@ -241,8 +268,17 @@ mod tests {
         assert_eq!(parsed("http://10.0.0.1:8000").unwrap(), "10.0.0.1:8000 10.0.0.1:8000 /");
         assert_eq!(parsed("http://[fd00::1]/a").unwrap(), "[fd00::1]:80 [fd00::1] /a");
         assert_eq!(parsed("http://[fd00::1]:81/a").unwrap(), "[fd00::1]:81 [fd00::1]:81 /a");
-        for wrong in ["https://10.0.0.1/", "10.0.0.1", "http://host/a", "http://10.0.0.1/a\r\nX: y"]
-        {
+        assert_eq!(parsed("http://Host.x/a").unwrap(), "host.x:80 Host.x /a");
+        assert_eq!(parsed("http://host.x:81/a").unwrap(), "host.x:81 host.x:81 /a");
+        for wrong in [
+            "https://10.0.0.1/",
+            "10.0.0.1",
+            "http://localhost/a",
+            "http://me@host.x/a",
+            "http://10.0.0/a",
+            "http:///a",
+            "http://10.0.0.1/a\r\nX: y",
+        ] {
             assert!(parts(wrong).is_err(), "{wrong}");
         }
     }

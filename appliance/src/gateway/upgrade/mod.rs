@@ -402,7 +402,7 @@ impl Service for Upgrade {
         }
         let Work::Install(install) = &mut self.work else { return 0 };
         let Source::Http(fetch) = &mut install.source else { return 0 };
-        usize::from(fetch.poll(around.networks, around.now))
+        usize::from(fetch.poll(around.networks, around.resolver, around.now))
     }
 
     fn deadline(&self, _: &DataPlane) -> Option<Instant> {
@@ -414,6 +414,10 @@ impl Service for Upgrade {
             Work::Nothing | Work::Record { .. } | Work::Note { .. } => None,
         };
         Instant::first([fetch, self.confirm_at])
+    }
+
+    fn allows_brief_rounds(&self) -> bool {
+        true
     }
 }
 
@@ -494,7 +498,7 @@ impl Upgrade {
         };
         let [from] = words else {
             return Err(
-                "accepted: http://ADDRESS[:PORT]/PATH, or the name of a disk, perhaps with `force`"
+                "accepted: http://HOST[:PORT]/PATH, or the name of a disk, perhaps with `force`"
                     .into(),
             );
         };

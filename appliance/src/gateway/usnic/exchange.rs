@@ -13,7 +13,7 @@ use drivers::hal::Instant;
 use net::hosts::Hosts;
 use net::refusal::Refusal;
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use usnic::wire::modex::Modex;
 use usnic::wire::rendezvous::{ANY_NAME, Kind, LENGTH, MOST_TEXT, Record, Refused};
 use usnic::{BadConfig, EndpointConfig};

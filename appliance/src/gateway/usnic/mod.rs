@@ -14,7 +14,7 @@ use super::rendezvous::exchange::Exchange;
 use super::udp_engine::{MOST_HEAD, Outgoing, UdpEngine};
 use crate::config::usnic::Service;
 use crate::config::{self, Config};
-use crate::console::{Managed, Progress};
+use crate::console::{Managed, Progress, UsnicVerb};
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, UdpFlow};
@@ -26,7 +26,8 @@ use net::refusal::{Refusal, Refusals};
 use orders::Order;
 use peers::Peer;
 use process::Process;
-use rand_core::RngCore;
+use rand_core::Rng;
+use std::collections::BTreeMap;
 use usnic::ob1::{self, Budget};
 use usnic::wire::header::MAX_HEADER;
 use usnic::wire::modex::Modex;
@@ -64,8 +65,8 @@ pub(super) struct Usnic {
     peers: Vec<Peer>,
     /// The processes of the peers, by index.
     processes: Vec<Option<Process>>,
-    /// Indices in `peers`, sorted by endpoint.
-    by_endpoint: Vec<(EndpointId, usize)>,
+    /// Indices in `peers`.
+    by_endpoint: BTreeMap<EndpointId, usize>,
     arena: Arena,
     refusals: Refusals,
     order: Option<Order>,
@@ -89,7 +90,7 @@ impl Usnic {
         ports: &[PlanePort],
         place_of: &dyn Fn(usize) -> Option<usize>,
         arena: &mut Arena,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
         now: Instant,
     ) -> Option<Usnic> {
         if config.usnic.is_empty() {
@@ -123,7 +124,7 @@ impl Usnic {
             interfaces: Vec::new(),
             peers: Vec::new(),
             processes: Vec::new(),
-            by_endpoint: Vec::new(),
+            by_endpoint: BTreeMap::new(),
             arena: arena.share(),
             refusals: Refusals::default(),
             order: None,
@@ -284,8 +285,8 @@ impl UdpEngine for Usnic {
         }
     }
 
-    fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String> {
-        self.carry_out(order, words, now)
+    fn order(&mut self, verb: UsnicVerb, words: &[&str], now: Instant) -> Result<Managed, String> {
+        self.carry_out(verb, words, now)
     }
 
     fn progress(&mut self, now: Instant) -> Option<Progress> {

@@ -2,7 +2,7 @@
 
 use super::peers::Peer;
 use super::{SINK, Usnic};
-use crate::console::{Managed, Progress};
+use crate::console::{Managed, Progress, UsnicVerb};
 use core::time::Duration;
 use crc::{CRC_32_ISO_HDLC, Crc};
 use drivers::hal::{Instant, Window};
@@ -41,24 +41,26 @@ impl Usnic {
     /// Executes an order of the console.
     pub(super) fn carry_out(
         &mut self,
-        order: &str,
+        verb: UsnicVerb,
         words: &[&str],
         now: Instant,
     ) -> Result<Managed, String> {
         let (&name, rest) = words.split_first().ok_or("missing: the name of a peer")?;
         let place = self.place_of(name)?;
-        match (order, rest) {
-            ("ping", []) => self.start_ping(place, now),
-            ("reset", []) => {
+        match (verb, rest) {
+            (UsnicVerb::Ping, []) => self.start_ping(place, now),
+            (UsnicVerb::Reset, []) => {
                 self.renew(place, now);
                 Ok(Managed::Told("reset: the peer has to be reset, too\n".into()))
             }
-            ("look", rest) => self.look(place, rest),
-            ("put", &[address, offset, length]) => {
+            (UsnicVerb::Look, rest) => self.look(place, rest),
+            (UsnicVerb::Put, &[address, offset, length]) => {
                 self.start_put(place, address, [offset, length], now)
             }
-            ("put", _) => Err("accepted: PEER ADDRESS OFFSET LENGTH".into()),
-            _ => Err(format!("unexpected: {:?}", rest.join(" "))),
+            (UsnicVerb::Put, _) => Err("accepted: PEER ADDRESS OFFSET LENGTH".into()),
+            (UsnicVerb::Ping | UsnicVerb::Reset, rest) => {
+                Err(format!("unexpected: {:?}", rest.join(" ")))
+            }
         }
     }
 

@@ -151,20 +151,14 @@ impl Usnic {
 
     /// Returns the index of an endpoint's peer.
     pub(super) fn place_of_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
-        let found = self.by_endpoint.binary_search_by_key(&endpoint, |(endpoint, _)| *endpoint);
-        self.by_endpoint.get(found.ok()?).map(|(_, place)| *place)
+        self.by_endpoint.get(&endpoint).copied()
     }
 
     /// Rebuilds the index of endpoints, and updates the peers of the rules.
     pub(super) fn index(&mut self) {
         let Usnic { engine, interfaces, peers, by_endpoint, ends, .. } = self;
-        by_endpoint.clear();
-        for (place, peer) in peers.iter().enumerate() {
-            if let Some(endpoint) = peer.endpoint {
-                let at = by_endpoint.partition_point(|(other, _)| *other < endpoint);
-                by_endpoint.insert(at, (endpoint, place));
-            }
-        }
+        let all = peers.iter().enumerate();
+        *by_endpoint = all.filter_map(|(place, peer)| Some((peer.endpoint?, place))).collect();
         let end = |peer: &Peer| {
             let interface = &interfaces.get(peer.interface)?.config;
             Some(PeerEnd {

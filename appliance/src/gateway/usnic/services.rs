@@ -182,9 +182,8 @@ impl Usnic {
             }
             inbox.send_back(engine, paths, tag, now, |over| {
                 done += 1;
-                let found = by_endpoint.binary_search_by_key(&over, |(endpoint, _)| *endpoint);
-                let place = found.ok().and_then(|at| by_endpoint.get(at));
-                if let Some(peer) = place.and_then(|(_, place)| peers.get_mut(*place)) {
+                let place = by_endpoint.get(&over);
+                if let Some(peer) = place.and_then(|place| peers.get_mut(*place)) {
                     peer.counts.counted.echoed += 1;
                 }
             });

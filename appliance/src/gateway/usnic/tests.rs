@@ -70,7 +70,7 @@ fn puts_reach_granted_memory_only() {
     lab.run(Duration::from_millis(20));
     let end = lab.peer.next_completion(lab.endpoint).unwrap();
     assert!(end.acknowledged);
-    let look = |lab: &mut Lab, words: &[&str]| match lab.order("look", words) {
+    let look = |lab: &mut Lab, words: &[&str]| match lab.order(UsnicVerb::Look, words) {
         Ok(Managed::Told(text)) => text,
         other => panic!("{other:?}"),
     };
@@ -85,8 +85,8 @@ fn puts_reach_granted_memory_only() {
     assert!(lab.peer.next_completion(lab.endpoint).is_none());
     assert_ne!(value(&lab.report(), "puts_refused"), "0");
     assert_eq!(look(&mut lab, &["a"]), all, "nothing was written");
-    assert!(lab.order("look", &["a", "1", "1048576"]).is_err());
-    assert!(lab.order("look", &["b"]).unwrap_err().contains("accepted: a"));
+    assert!(lab.order(UsnicVerb::Look, &["a", "1", "1048576"]).is_err());
+    assert!(lab.order(UsnicVerb::Look, &["b"]).unwrap_err().contains("accepted: a"));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn put_order_writes_sink_data_to_an_address_of_the_peer() {
     lab.peer.put(lab.endpoint, SINK_ADDRESS, [from, Window::empty()], 1, lab.now).unwrap();
     lab.peer.grant(lab.endpoint, 0x7000, into).unwrap();
     lab.run(Duration::from_millis(20));
-    let started = lab.order("put", &["a", "0x7010", "5", "30000"]);
+    let started = lab.order(UsnicVerb::Put, &["a", "0x7010", "5", "30000"]);
     assert!(matches!(started, Ok(Managed::Started)), "{started:?}");
     // Messages are echoed meanwhile.
     lab.send(9, b"hello");
@@ -114,10 +114,10 @@ fn put_order_writes_sink_data_to_an_address_of_the_peer() {
     let expected = [&[0; 16], &bytes[5..30_005], &[0; 9984][..]].concat();
     assert!(written == expected);
     // A PUT that the peer refuses ends with the endpoint. The end of the PUT before does not count.
-    assert!(matches!(lab.order("put", &["a", "28671", "0", "10"]), Ok(Managed::Started)));
+    assert!(matches!(lab.order(UsnicVerb::Put, &["a", "28671", "0", "10"]), Ok(Managed::Started)));
     lab.run(Duration::from_millis(20));
     assert_eq!(lab.plane.udp_engines.progress(lab.now), None);
-    lab.order("reset", &["a"]).unwrap();
+    lab.order(UsnicVerb::Reset, &["a"]).unwrap();
     let progress = lab.plane.udp_engines.progress(lab.now);
     assert!(matches!(progress, Some(Progress::Done(Err(_)))), "{progress:?}");
     for (words, why) in [
@@ -130,11 +130,11 @@ fn put_order_writes_sink_data_to_an_address_of_the_peer() {
         (&["a", "0xffffffffffffffff", "0", "2"], "has not permitted"),
         (&["a", "0x7000", "0", "0"], "has not permitted"),
     ] {
-        let error = lab.order("put", words).unwrap_err();
+        let error = lab.order(UsnicVerb::Put, words).unwrap_err();
         assert!(error.contains(why), "{words:?}: {error}");
     }
     let mut lab = Lab::new("services = [\"echo\"]");
-    assert!(lab.order("put", &["a", "1", "0", "1"]).unwrap_err().contains("put-sink"));
+    assert!(lab.order(UsnicVerb::Put, &["a", "1", "0", "1"]).unwrap_err().contains("put-sink"));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn idle_engine_has_no_timer_and_ping_is_reported() {
     let mut lab = Lab::new("services = [\"echo\"]");
     lab.run(Duration::from_millis(1));
     assert_eq!(lab.plane.udp_engines.due(), None);
-    assert!(matches!(lab.order("ping", &["a"]), Ok(Managed::Started)));
+    assert!(matches!(lab.order(UsnicVerb::Ping, &["a"]), Ok(Managed::Started)));
     lab.run(Duration::from_millis(100));
     let mut steps = Vec::new();
     while let Some(progress) = lab.plane.udp_engines.progress(lab.now) {
@@ -236,7 +236,7 @@ fn peer_with_a_new_modex_replaces_the_old_one() {
     // A peer that restarts with the same modex needs a reset.
     lab.peer = peer_engine(5000);
     lab.endpoint = lab.peer.add_endpoint(&endpoint, lab.now).unwrap();
-    lab.order("reset", &["a"]).unwrap();
+    lab.order(UsnicVerb::Reset, &["a"]).unwrap();
     lab.send(1, b"three");
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came(), [(1, b"three".to_vec())]);
@@ -258,5 +258,5 @@ fn peer_outside_the_configured_networks_is_not_admitted() {
     assert_eq!(lab.came(), []);
     let report = lab.report();
     assert!(value(&report, "state").contains("10.9.0.2 is in none of the networks"), "{report}");
-    assert!(lab.order("ping", &["a"]).unwrap_err().contains("in none of the networks"));
+    assert!(lab.order(UsnicVerb::Ping, &["a"]).unwrap_err().contains("in none of the networks"));
 }

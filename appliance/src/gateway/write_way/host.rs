@@ -4,23 +4,21 @@ use crate::config;
 use crate::gateway::plane::{DataPlane, Devices, Settings};
 use crate::gateway::ports::PlanePort;
 use crate::gateway::storage::Storage;
+use crate::gateway::test_cable::{Cable, Ends, bytes};
 use crate::randomness::EntropySources;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use drivers::hal::{
-    Arena, Frame, Instant, Packet, Port, PortCounters, TransmitError, TransmitProgress, Window,
-};
+use drivers::hal::{Arena, Instant, Window};
 use net::PortAddresses;
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use rtrs::{Name, client as transport};
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use storage::rnbd::client::{self, Client, Losses, RemoteVolume};
 use storage::rnbd::wire::{AccessMode, PORT};
 use storage::volume::{Operation, Request, Volume};
-use verbs::{ConnectionManager, EngineContext, Provider};
+use verbs::{ConnectionManager, Ctx, Provider};
 
 const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -40,63 +38,6 @@ chunk_size = \"16KiB\"
 ";
 const STEP: Duration = Duration::from_micros(20);
 
-/// Frames to and from the plane.
-#[derive(Default)]
-struct Ends {
-    arrives: VecDeque<Vec<u8>>,
-    sent: VecDeque<Vec<u8>>,
-}
-
-/// The plane's port.
-struct Cable {
-    ends: Arc<Mutex<Ends>>,
-    frame: Vec<u8>,
-}
-
-impl Port for Cable {
-    fn mac(&self) -> [u8; 6] {
-        OUR_MAC
-    }
-    fn mtu(&self) -> usize {
-        1500
-    }
-    fn link_up(&mut self) -> bool {
-        true
-    }
-    fn receive(&mut self) -> Option<Frame> {
-        self.frame = self.ends.lock().unwrap().arrives.pop_front()?;
-        Some(Frame { buffer: 0, len: self.frame.len() as u32 })
-    }
-    fn bytes(&self, _: &Frame) -> &[u8] {
-        &self.frame
-    }
-    fn recycle(&mut self, _: Frame) {}
-    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        self.ends.lock().unwrap().sent.push_back(bytes(packet));
-        Ok(())
-    }
-    fn progress(&mut self) -> TransmitProgress {
-        TransmitProgress::NOTHING_HELD
-    }
-    fn flush(&mut self) {}
-    fn set_interrupts(&mut self, _: bool) {}
-    fn pending(&self) -> bool {
-        !self.ends.lock().unwrap().arrives.is_empty()
-    }
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
-
-fn bytes(packet: &Packet<'_>) -> Vec<u8> {
-    let mut frame = packet.header.to_vec();
-    for window in packet.payload {
-        window.for_each_block(|block| frame.extend(block));
-    }
-    frame.extend(packet.trailer);
-    frame
-}
-
 /// The plane and the host.
 pub struct Lab {
     pub plane: DataPlane,
@@ -114,7 +55,7 @@ pub struct Lab {
 /// Creates a plane with one port that serves a volume in memory.
 fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let config = config::check(CONFIG.as_bytes()).unwrap();
-    let cable = Cable { ends, frame: Vec::new() };
+    let cable = Cable::new(OUR_MAC, ends);
     let local = PortAddresses { mac: OUR_MAC, v4: [OURS].into(), v6: Vec::new() };
     let port = PlanePort::new("net0".into(), Box::new(cable), false);
     let mut arena = Arena::on_heap(64 << 20);
@@ -145,7 +86,7 @@ impl Lab {
         roce.pin_neighbour(0, OURS.into(), OUR_MAC);
         let mut arena = Arena::on_heap(64 << 20);
         let data = arena.alloc(4096, 4096).unwrap();
-        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let session = Name::new("host").unwrap();
         let (settings, paths) = (client::Config::default(), transport::Config::default());
         let mut client = Client::new(settings, paths, session, &mut ctx).unwrap();
@@ -176,10 +117,10 @@ impl Lab {
         }
         roce.handle_timeout(*now);
         while let Some(event) = roce.poll_connection_event() {
-            let mut ctx = EngineContext { provider: &mut *roce, arena, now: *now, rng };
+            let mut ctx = Ctx { provider: &mut *roce, arena, now: *now, rng };
             client.handle_connection_event(&event, &mut ctx);
         }
-        let mut ctx = EngineContext { provider: &mut *roce, arena, now: *now, rng };
+        let mut ctx = Ctx { provider: &mut *roce, arena, now: *now, rng };
         while client.poll(&mut ctx).is_some() {}
         while roce.poll_transmit(0, *now, &mut self.tx) {
             self.ends.lock().unwrap().arrives.push_back(bytes(&self.tx.packet()));

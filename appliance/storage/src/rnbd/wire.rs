@@ -110,13 +110,13 @@ impl Io {
     const PRIORITY: Range<usize> = 24..26;
 
     /// Parses a user header of that size; None if it is not a valid I/O.
-    #[inline(always)]
+    #[inline]
     pub fn of(bytes: &[u8; Self::SIZE]) -> Option<Self> {
         let is_io = u16::from_le_bytes(array(bytes, TYPE)) == IO;
         if is_io { Self::parse(bytes).ok() } else { None }
     }
 
-    #[inline(always)]
+    #[inline]
     fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<{ Io::MIN_SIZE }>(bytes)?;
         let rw = u32::from_le_bytes(array(b, Self::RW));

@@ -3,7 +3,7 @@
 /// A context of the gateway or of the hosts in a world.
 macro_rules! context {
     ($world:expr, gateway) => {
-        &mut verbs::EngineContext {
+        &mut verbs::Ctx {
             provider: $world.wire.gateway(),
             arena: &mut $world.arena,
             now: $world.now,
@@ -11,7 +11,7 @@ macro_rules! context {
         }
     };
     ($world:expr, host) => {
-        &mut verbs::EngineContext {
+        &mut verbs::Ctx {
             provider: $world.wire.host(),
             arena: &mut $world.client_arena,
             now: $world.now,

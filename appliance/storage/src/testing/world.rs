@@ -12,28 +12,29 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
 use rtrs::client::{self, Channel, Client, Event, Outcome, PathId, Permit, Request};
+use rtrs::server::ServerDevice;
 use rtrs::server::{Config, RequestKind};
 use rtrs::{Errno, Name};
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::vec::Vec;
-use verbs::{ConnectionEvent, EngineContext, RdmaDevice};
+use verbs::{ConnectionEvent, Ctx};
 
 /// A link between the gateway and the hosts.
 pub trait Wire {
     /// The gateway's provider.
-    fn gateway(&mut self) -> &mut dyn RdmaDevice;
+    fn gateway(&mut self) -> &mut dyn ServerDevice;
     /// The hosts' provider.
-    fn host(&mut self) -> &mut dyn RdmaDevice;
+    fn host(&mut self) -> &mut dyn ServerDevice;
     /// Delivers the next message; false if there is none. May advance the clock.
     fn step(&mut self, now: &mut Instant) -> bool;
 }
 
 impl Wire for Loopback {
-    fn gateway(&mut self) -> &mut dyn RdmaDevice {
+    fn gateway(&mut self) -> &mut dyn ServerDevice {
         self
     }
-    fn host(&mut self) -> &mut dyn RdmaDevice {
+    fn host(&mut self) -> &mut dyn ServerDevice {
         self
     }
     fn step(&mut self, _: &mut Instant) -> bool {
@@ -42,7 +43,7 @@ impl Wire for Loopback {
 }
 
 /// Context of an engine on a wire.
-pub type Context<'a> = EngineContext<'a, dyn RdmaDevice + 'a>;
+pub type Context<'a> = Ctx<'a, dyn ServerDevice + 'a>;
 
 /// An engine on the hosts in addition to the world's clients.
 pub trait User {

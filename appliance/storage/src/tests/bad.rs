@@ -9,8 +9,8 @@ use rtrs::server::RequestKind;
 use rtrs::wire::{Addressing, ConnectRequest, Descriptor, Immediate, IoHeader, Uuid};
 use std::vec::Vec;
 use verbs::{
-    ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
-    Status,
+    ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, MemoryVerbs, Provider, QpInit,
+    QpType, Status,
 };
 
 #[test]

@@ -1,5 +1,6 @@
 use crate::rnbd::wire::{AccessMode, Close, Open, Operation};
 use crate::testing::{Wire, World, context, user_io};
+use crate::volume::reservation::{Command, Kind, Reservations, Stored};
 use rtrs::client::{Outcome, PathId};
 use rtrs::{Errno, Name};
 use std::vec::Vec;
@@ -162,4 +163,36 @@ pub fn force_close_ends_io_until_the_device_is_opened_again() {
     assert_eq!(world.read(client, &user, 512), Err(Errno::ENOTCONN));
     let again = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     assert_ne!(again.device, device.id);
+}
+
+/// A host over NVMe has reserved the volume. Clients of RNBD are never registered.
+#[test]
+fn reservation_excludes_open_devices_until_it_is_released() {
+    for kind in Kind::ALL {
+        let mut world = World::new(World::small(false), 1 << 20);
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let id = world.volumes.find("ram0").unwrap();
+        let mut held = Reservations::default();
+        for command in [Command::Register { key: 1 }, Command::Acquire { current: 1, kind }] {
+            held = held.apply(&[1; 16], command).unwrap().next;
+        }
+        assert_eq!(world.volumes.change_reservations(id, held), Stored::Done);
+        let reads = match kind.excludes_readers() {
+            true => Err(Errno::EBADE),
+            false => Ok(std::vec![0; 512]),
+        };
+        assert_eq!(world.read(client, &user_io(Operation::Read, 0, 512), 512), reads, "{kind:?}");
+        let write = user_io(Operation::Write, 0, 512);
+        assert_eq!(world.write(client, &write, &[7; 512]), Err(Errno::EBADE));
+        for operation in [Operation::WriteZeroes, Operation::Discard] {
+            let user = user_io(operation, 0, 512);
+            assert_eq!(world.write(client, &user, &[]), Err(Errno::EBADE), "{operation:?}");
+        }
+        let flush = user_io(Operation::Flush, 0, 0);
+        assert_eq!(world.read(client, &flush, 0), Err(Errno::EBADE));
+        let none = Reservations::default();
+        assert_eq!(world.volumes.change_reservations(id, none), Stored::Done);
+        world.write(client, &write, &[7; 512]).unwrap();
+    }
 }

@@ -12,7 +12,7 @@ use rtrs::wire::IoHeader;
 use rtrs::{Errno, Name};
 use std::boxed::Box;
 use std::vec::Vec;
-use verbs::Provider;
+use verbs::ChunksOnDemand;
 
 const OWN: u8 = 0xa5;
 const ROOM: u32 = 8192;

@@ -14,7 +14,7 @@ use rtrs::server::{Config, RequestKind};
 use rtrs::wire::{ConnectRequest, InfoRequest, Uuid};
 use std::boxed::Box;
 use std::vec::Vec;
-use verbs::Provider;
+use verbs::ChunksOnDemand;
 
 pub(super) fn request(session: u8) -> ConnectRequest {
     ConnectRequest {

@@ -14,9 +14,10 @@ use roce::testing::frame;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use rtrs::Name;
 use rtrs::client::{self, AddPathError, Client, PathId};
+use rtrs::server::ServerDevice;
 use std::boxed::Box;
 use std::vec::Vec;
-use verbs::{Provider, RdmaDevice, VerbsError};
+use verbs::{MemoryVerbs, Provider, VerbsError};
 
 struct Node {
     devices: ProviderSet,
@@ -101,10 +102,10 @@ impl Both {
 }
 
 impl Wire for Both {
-    fn gateway(&mut self) -> &mut dyn RdmaDevice {
+    fn gateway(&mut self) -> &mut dyn ServerDevice {
         &mut self.nodes[0].devices
     }
-    fn host(&mut self) -> &mut dyn RdmaDevice {
+    fn host(&mut self) -> &mut dyn ServerDevice {
         &mut self.nodes[1].devices
     }
     fn step(&mut self, now: &mut Instant) -> bool {

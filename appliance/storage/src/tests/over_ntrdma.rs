@@ -10,8 +10,9 @@ use ntrdma::Layout;
 use ntrdma::testing::{ARENA, Pair, Way};
 use rtrs::client::{Event, Outcome, PathId};
 use rtrs::server::Config;
+use rtrs::server::ServerDevice;
 use std::boxed::Box;
-use verbs::{Provider, RdmaDevice};
+use verbs::{Lending, Provider};
 
 /// Node 0 is the gateway, node 1 the host.
 struct NtrdmaPair(Pair);
@@ -32,10 +33,10 @@ impl NtrdmaPair {
 const LAYOUT: Layout = Layout { qps: 8, ring: 32, staging: 64 << 10, landing: 4096 };
 
 impl Wire for NtrdmaPair {
-    fn gateway(&mut self) -> &mut dyn RdmaDevice {
+    fn gateway(&mut self) -> &mut dyn ServerDevice {
         &mut self.0.nodes[0].ntrdma
     }
-    fn host(&mut self) -> &mut dyn RdmaDevice {
+    fn host(&mut self) -> &mut dyn ServerDevice {
         &mut self.0.nodes[1].ntrdma
     }
     fn step(&mut self, now: &mut Instant) -> bool {

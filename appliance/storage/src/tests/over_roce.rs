@@ -7,17 +7,17 @@ use crate::volume::{
 };
 use core::time::Duration;
 use drivers::hal::{Arena, Geometry, Instant};
-use rand_core::RngCore;
+use rand_core::Rng;
 use roce::testing::{Faults, Pair};
 use roce::{Limits, Roce};
 use rtrs::Name;
 use rtrs::client::{self, Client, DownReason, Event, Outcome, PathId, Permit};
 use rtrs::server::Config;
+use rtrs::server::ServerDevice;
 use std::boxed::Box;
 use std::collections::VecDeque;
 use std::vec::Vec;
-use verbs::RdmaDevice;
-use verbs::{Provider, Status};
+use verbs::{ChunksOnDemand, Provider, Status};
 
 /// Node 0 is the gateway, node 1 the host.
 pub struct RocePair(pub Pair);
@@ -34,11 +34,11 @@ impl RocePair {
 }
 
 impl Wire for RocePair {
-    fn gateway(&mut self) -> &mut dyn RdmaDevice {
+    fn gateway(&mut self) -> &mut dyn ServerDevice {
         let roce: &mut Roce = &mut self.0.nodes[0].roce;
         roce
     }
-    fn host(&mut self) -> &mut dyn RdmaDevice {
+    fn host(&mut self) -> &mut dyn ServerDevice {
         let roce: &mut Roce = &mut self.0.nodes[1].roce;
         roce
     }

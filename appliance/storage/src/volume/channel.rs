@@ -2,6 +2,7 @@
 //! The loop that fills a ring wakes the other loop; neither takes a lock.
 
 use super::check;
+use super::reservation::Access;
 use super::{Completion, Operation, Request, Submitted, Tag, User, VolumeError, VolumeId, Volumes};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -193,6 +194,15 @@ impl Served {
     fn submit(&mut self, request: &ChannelRequest, volumes: &mut Volumes) -> bool {
         let ChannelRequest { volume, request } = *request;
         let word = request.tag.word;
+        // The client's loop has checked it, but the request may have waited here while a host reserved the volume.
+        let access = match request.operation {
+            Operation::Read => Access::Read,
+            _ => Access::Write,
+        };
+        if volumes.open_counts(volume).is_some_and(|counts| counts.excludes(access)) {
+            self.respond(volume, word, Err(VolumeError::Reserved));
+            return true;
+        }
         let renamed = Request { tag: Tag::new(self.user, word), ..request };
         let result = match volumes.submit(volume, &renamed) {
             Some(Ok(Submitted::Pending)) => return true,

@@ -371,3 +371,29 @@ fn memory_is_zeroed_once_for_all_cores() {
         }
     }
 }
+
+#[test]
+fn request_that_waits_for_the_owner_while_a_host_reserves_the_volume_is_refused() {
+    use super::reservation::{Command, Kind, Reservations, Stored};
+    let mut cores = Cores::new();
+    let disk = cores.disk("disk");
+    cores.publish();
+    let data = cores.filled(1).slice(0, 512).unwrap();
+    for word in 0..12 {
+        cores.ask(disk, word, WRITE, data);
+    }
+    cores.ask(disk, 12, Operation::Read, data);
+    cores.follower.flush_queues();
+    // The disk takes 8, the others wait for it.
+    cores.served.poll(&mut cores.owner);
+    let host = [7; 16];
+    let registered = Reservations::NONE.apply(&host, Command::Register { key: 1 }).unwrap().next;
+    let acquire = Command::Acquire { current: 1, kind: Kind::WriteExclusive };
+    let held = registered.apply(&host, acquire).unwrap().next;
+    assert_eq!(cores.owner.change_reservations(disk, held), Stored::Done);
+    let done = cores.completions();
+    assert_eq!(done.len(), 13);
+    let refused = done.iter().filter(|(_, result)| *result == Err(VolumeError::Reserved)).count();
+    assert_eq!((refused, done[0].1, done[11].1), (4, Ok(()), Err(VolumeError::Reserved)));
+    assert_eq!(done[12], (12, Ok(())), "readers are not excluded");
+}

@@ -11,9 +11,11 @@ mod cores_tests;
 mod disk;
 pub mod extents;
 pub mod mirror;
+mod nbd;
 mod open_counts;
 mod queue;
 mod ram;
+pub mod reservation;
 mod set;
 mod share;
 #[cfg(test)]
@@ -24,6 +26,7 @@ mod user;
 
 pub use channel::Channel;
 pub use disk::{DiskVolume, ExtentMap, Extents, OnDisk};
+pub use nbd::{NbdVolume, SharedClient};
 pub use open_counts::{Hold, OpenCounts, OpenError, StillUsed};
 pub use queue::DiskHandle;
 pub use ram::{RamMemory, RamVolume};
@@ -108,6 +111,8 @@ pub enum VolumeError {
     Io,
     /// The volume may have lost writes that it had acknowledged and that were not flushed.
     Lost,
+    /// A reservation excludes the request.
+    Reserved,
 }
 
 impl fmt::Display for VolumeError {
@@ -120,6 +125,7 @@ impl fmt::Display for VolumeError {
             VolumeError::Unsupported => "the volume does not support this operation",
             VolumeError::Io => "the medium failed",
             VolumeError::Lost => "the volume may have lost unflushed writes",
+            VolumeError::Reserved => "a reservation of another host excludes it",
         })
     }
 }
@@ -164,6 +170,9 @@ pub trait Volume {
     }
     /// Periodic work; the loop calls it about once a second.
     fn tend(&mut self, _now: Instant) {}
+    /// Whether its user has another copy of the data, and so wants to know of lost writes with every request, not only
+    /// with the next flush.
+    fn has_another_copy(&mut self, _is_there: bool) {}
     /// The memory of the volume, if loops of other cores can access it directly.
     fn shared_memory(&self) -> Option<&Arc<RamMemory>> {
         None

@@ -1,7 +1,8 @@
 //! Counts the opens of a volume on all cores, so that writers exclude each other and a volume in use is not deleted.
 
+use super::reservation::{Access, Kind, Reservations};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 /// Counts of a volume's opens. Loops of all cores update them.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub struct OpenCounts {
     working: AtomicU32,
     /// The volume is about to be removed and cannot be opened.
     retired: AtomicBool,
+    /// Type of the reservation in the low byte, 0 without one; number of registrants in the high byte.
+    reservation: AtomicU16,
 }
 
 /// Why a volume cannot be opened.
@@ -47,7 +50,56 @@ impl Drop for Hold {
     }
 }
 
+impl Hold {
+    /// Whether the volume has a reservation.
+    #[inline]
+    pub fn is_reserved(&self) -> bool {
+        self.counts.is_reserved()
+    }
+
+    /// Whether a reservation forbids an access to hosts that cannot be registered.
+    #[inline]
+    pub fn excludes(&self, access: Access) -> bool {
+        self.counts.excludes(access)
+    }
+
+    /// See [`OpenCounts::reservation`].
+    pub fn reservation(&self) -> (Option<Kind>, usize) {
+        self.counts.reservation()
+    }
+}
+
 impl OpenCounts {
+    /// Publishes the reservations of the volume to all cores.
+    pub(super) fn reserve(&self, now: &Reservations) {
+        let kind = now.kind().map_or(0, |kind| kind as u16);
+        let word = kind | (now.registrants().len() as u16) << 8;
+        self.reservation.store(word, Ordering::Release);
+    }
+
+    /// Type of the volume's reservation, and the number of its registrants.
+    pub fn reservation(&self) -> (Option<Kind>, usize) {
+        let word = self.reservation.load(Ordering::Acquire);
+        (Kind::of(word as u8), usize::from(word >> 8))
+    }
+
+    #[inline]
+    fn is_reserved(&self) -> bool {
+        self.reservation.load(Ordering::Acquire) & 0xff != 0
+    }
+
+    /// Whether a reservation forbids an access to hosts that cannot be registered.
+    #[inline]
+    pub fn excludes(&self, access: Access) -> bool {
+        self.is_reserved() && self.excludes_strangers(access)
+    }
+
+    #[cold]
+    fn excludes_strangers(&self, access: Access) -> bool {
+        let (kind, _) = self.reservation();
+        kind.is_some_and(|kind| access == Access::Write || kind.excludes_readers())
+    }
+
     /// Counts an open. `other_writers` is None for a reader; a writer is refused if more other writers than that have
     /// the volume open.
     pub fn open(self: &Arc<Self>, other_writers: Option<u32>) -> Result<Hold, OpenError> {

@@ -3,6 +3,7 @@
 
 use super::catalog::{Catalog, Listed, Listing};
 use super::channel::VOLUME_DEPTH;
+use super::reservation::Place;
 use super::{Channel, Completion, OnDisk, OpenCounts, RamMemory, RamVolume, Request};
 use super::{Submitted, User, Volume, VolumeError};
 use alloc::boxed::Box;
@@ -37,6 +38,8 @@ struct Entry {
     counts: Arc<OpenCounts>,
     /// The volume is local memory: requests complete at once, and it need not be polled.
     is_memory: bool,
+    /// Its reservations; None if it never had any.
+    reservations: Option<Box<Place>>,
 }
 
 impl Entry {
@@ -45,7 +48,7 @@ impl Entry {
             Backing::Local(volume) => volume.shared_memory().is_some(),
             Backing::Remote { .. } => false,
         };
-        Entry { name, backing, counts, is_memory }
+        Entry { name, backing, counts, is_memory, reservations: None }
     }
 
     fn geometry(&self) -> Geometry {
@@ -74,6 +77,9 @@ pub struct Volumes {
     channel: Option<Channel>,
     /// Revision of the catalog that was adopted last.
     adopted: u64,
+    /// Volumes with a change of reservations that is to be written, and those whose change was.
+    pub(super) unpersisted: VecDeque<VolumeId>,
+    pub(super) persisted: VecDeque<(VolumeId, bool)>,
 }
 
 impl Volumes {
@@ -128,8 +134,26 @@ impl Volumes {
         self.revision
     }
 
+    /// Records that the geometry of a volume has changed, for users who look again when the revision changes.
+    pub fn note_changed_geometry(&mut self) {
+        self.revision += 1;
+    }
+
     fn entry(&self, id: VolumeId) -> Option<&Entry> {
         self.all.get(id.index())?.as_ref()
+    }
+
+    pub(super) fn place(&self, id: VolumeId) -> Option<&Place> {
+        self.entry(id)?.reservations.as_deref()
+    }
+
+    /// The reservations of a volume, and its counts.
+    pub(super) fn place_mut(
+        &mut self,
+        id: VolumeId,
+    ) -> Option<(&mut Option<Box<Place>>, &OpenCounts)> {
+        let entry = self.all.get_mut(id.index())?.as_mut()?;
+        Some((&mut entry.reservations, &entry.counts))
     }
 
     /// Looks up a volume by its name.
@@ -181,7 +205,7 @@ impl Volumes {
     }
 
     /// Submits a request to a volume; None if the volume does not exist (any more).
-    #[inline(always)]
+    #[inline]
     pub fn submit(
         &mut self,
         id: VolumeId,
@@ -276,7 +300,7 @@ impl Volumes {
             }
             at = index + 1;
         }
-        self.has_responses()
+        self.has_responses() || !self.unpersisted.is_empty() || !self.persisted.is_empty()
     }
 
     /// Whether the loop that owns the volumes has responded, or has published a new catalog.

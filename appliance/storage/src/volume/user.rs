@@ -10,9 +10,12 @@ impl User {
     /// The operator, whose command reads a volume.
     pub const OPERATOR: User = User(1);
 
+    /// The NVMe target of the same loop.
+    pub const NVME: User = User(2);
+
     /// The loop on another core (1 and up).
     pub const fn core(core: u16) -> User {
-        User(1 + core)
+        User(2 + core)
     }
 
     /// Index in tables by user.

@@ -52,7 +52,7 @@ fn command(opcode: u8, nsid: u32, prps: [u64; 2], dwords: [u32; 3]) -> Command {
 }
 
 /// The command with its identifier.
-#[inline(always)]
+#[inline]
 pub fn with_identifier(mut command: Command, cid: u16) -> Command {
     command[0] = command[0] & !0xffff_0000 | u64::from(cid) << 16;
     command
@@ -106,7 +106,7 @@ pub fn abort(queue: u16, cid: u16) -> Command {
 }
 
 /// Reads or writes `count` blocks, 1 to 65,536.
-#[inline(always)]
+#[inline]
 pub fn transfer(kind: Transfer, nsid: u32, block: u64, count: u32, prps: [u64; 2]) -> Command {
     let (opcode, flags) = match kind {
         Transfer::Read => (READ, 0),

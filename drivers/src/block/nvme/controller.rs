@@ -12,6 +12,7 @@ use super::queue::Queue;
 use super::registers::ControllerRegisters;
 use super::signal::Signal;
 use crate::hal::{Arena, Completion, Health, Notice, Platform, Window};
+use crate::pci::reset::SavedConfig;
 use crate::pci::{Bars, Function};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -25,6 +26,8 @@ const NOTICES: usize = 16;
 pub struct Controller {
     pub(super) function: Function<'static>,
     pub(super) bars: Bars,
+    /// Configuration registers as at the opening.
+    pub(super) saved: SavedConfig,
     pub(super) admin: Admin,
     pub(super) pair: Pair,
     pub(super) lines: Lines,
@@ -44,7 +47,7 @@ impl Controller {
     ) -> Result<Controller, Error> {
         let bars = function.bars();
         let bar = bars.get(0).ok_or(Error::NoRegisters)?;
-        function.enable();
+        function.prepare();
         let registers = ControllerRegisters::map(bar, IO, platform)?;
         // The firmware may have left the controller enabled, with the firmware's queues.
         registers.disable();
@@ -60,6 +63,7 @@ impl Controller {
         Ok(Controller {
             function,
             bars,
+            saved: SavedConfig::of(&function),
             admin,
             pair,
             lines: Lines::default(),
@@ -98,7 +102,7 @@ impl Controller {
     }
 
     /// The next completion of a unit.
-    #[inline(always)]
+    #[inline]
     pub fn poll(&mut self, unit: usize) -> Option<Completion> {
         if !self.life.is_steady() {
             self.advance();

@@ -30,13 +30,13 @@ impl NvmeQueue {
     }
 
     /// Whether the owner's state has changed and was not applied yet.
-    #[inline(always)]
+    #[inline]
     fn has_news(&self) -> bool {
         self.line.word() != self.seen
     }
 
     /// Applies the owner's state if it has changed.
-    #[inline(always)]
+    #[inline]
     fn follow_owner(&mut self) {
         if self.has_news() {
             self.apply_state();
@@ -51,6 +51,9 @@ impl NvmeQueue {
         match self.seen.said() {
             Said::Made if epoch == self.ready => self.pair.open(),
             Said::Quiet if epoch != self.ready => {
+                if self.pair.has_ended() {
+                    self.pair.return_from_end();
+                }
                 self.pair.hold();
                 self.pair.restart();
                 self.ready = epoch;
@@ -61,7 +64,7 @@ impl NvmeQueue {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn poll(&mut self, unit: usize) -> Option<Completion> {
         self.follow_owner();
         match self.pair.poll(unit) {

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 /// Longest time for one command.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = super::life::ADMIN_TIMEOUT;
 /// Most namespaces that are used: slots for requests, and names, are limited.
 const MOST_NAMESPACES: usize = 64;
 /// First version with namespace identification descriptors: 1.3.

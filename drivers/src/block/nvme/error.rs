@@ -59,16 +59,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the failure may pass, so that the driver tries again.
+    pub fn may_pass(&self) -> bool {
+        !matches!(self, Error::AnotherDrive | Error::TooManyResets | Error::EntrySizes)
+    }
+
     /// Notice to the operator about a drive that was in use. Does not name the drive.
     pub fn notice(&self) -> &'static str {
         match self {
             Error::Absent => {
                 "the drive does not answer any more: it was pulled out, or its link or power is lost; its \
-                 requests fail until it is back and the appliance is restarted"
+                 requests fail until it is back"
             }
             Error::Fatal => {
-                "the drive reports a fatal error (CSTS.CFS) that a reset does not end; it is not used any \
-                 more: replace it"
+                "the drive reports a fatal error (CSTS.CFS) that a reset does not end; it is tried again, at \
+                 least once a minute: replace it"
             }
             Error::AnotherDrive => {
                 "after a reset another drive answers at this address; it is not used: restart the \
@@ -79,8 +84,8 @@ impl Error {
                  cooling, or replace it"
             }
             _ => {
-                "the drive does not recover by a reset, and is not used any more: power-cycle it, or \
-                 replace it"
+                "the drive does not recover by a reset; it is tried again, at least once a minute: \
+                 power-cycle it, or replace it"
             }
         }
     }

@@ -5,7 +5,6 @@
 //! or is stopped (CSTS.RDY is 0), or cannot reach memory at all (bus mastering is off).
 
 use super::admin::Work;
-use super::age::Age;
 use super::command::{self, Identify};
 use super::controller::{Controller, IO};
 use super::error::Error;
@@ -14,11 +13,12 @@ use super::line::Said;
 use super::lines::MOST_PAIRS;
 use super::log_page::{self, SmartLog};
 use super::pair::Late;
-use crate::hal::{Instant, Notice, Severity};
+use crate::block::age::Age;
+use crate::hal::{Backoff, DeviceLife, DeviceState, Instant, Notice, Severity};
 use core::time::Duration;
 
-/// Longest time for a command of the admin queue.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for a command of the admin queue (Linux: `admin_timeout`).
+pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Milliseconds between readings of the drive's health.
 const HEALTH_INTERVAL: u32 = 30_000;
 /// Milliseconds without a reset after which the count of recent resets starts again.
@@ -74,6 +74,10 @@ pub struct Life {
     recent_resets: u8,
     aborts: u64,
     resets: u64,
+    /// Tries to bring a controller up again that was given up.
+    backoff: Backoff,
+    /// Time of the last check.
+    now: Instant,
 }
 
 impl Default for Life {
@@ -90,6 +94,8 @@ impl Default for Life {
             recent_resets: 0,
             aborts: 0,
             resets: 0,
+            backoff: Backoff::default(),
+            now: Instant::ZERO,
         }
     }
 }
@@ -105,6 +111,21 @@ impl Life {
         matches!(self.state, State::Gone(_))
     }
 
+    /// The state for reports.
+    pub fn report(&self) -> DeviceLife {
+        let (state, error) = match self.state {
+            State::Live => return DeviceLife::default(),
+            State::Gone(error @ (Error::Absent | Error::AnotherDrive)) => {
+                (DeviceState::Absent, error)
+            }
+            State::Gone(error) => (DeviceState::Failed, error),
+            _ if self.resets > 0 => return DeviceLife::new(DeviceState::Resetting, ""),
+            _ => return DeviceLife::new(DeviceState::Starting, ""),
+        };
+        let next_try = self.backoff.next_try().filter(|_| error.may_pass());
+        DeviceLife { state, reason: error.notice(), next_try }
+    }
+
     /// Why the controller is not used any more.
     pub fn error(&self) -> Option<Error> {
         match self.state {
@@ -114,7 +135,7 @@ impl Life {
     }
 
     /// Whether no step is pending until the next watch: the controller takes requests, or is not used any more.
-    #[inline(always)]
+    #[inline]
     pub fn is_steady(&self) -> bool {
         self.steady
     }
@@ -180,6 +201,7 @@ impl Controller {
         self.admin.restart();
         self.lines.say(Said::Quiet);
         let [submissions, completions] = self.admin.queue().addresses();
+        self.function.enable_bus_master();
         self.pair.registers.enable(submissions, completions, self.admin.queue().entries());
         self.life.enter(State::Starting);
     }
@@ -226,6 +248,7 @@ impl Controller {
             }
             _ => {
                 self.life.enter(State::Live);
+                self.life.backoff.note_up();
                 if self.life.resets > 0 {
                     self.note(Notice { severity: Severity::Information, text: RECOVERED });
                 }
@@ -237,6 +260,7 @@ impl Controller {
 
     /// Gives the controller up if its current step has timed out.
     pub fn check_time(&mut self, now: Instant) {
+        self.life.now = now;
         let since = *self.life.since.get_or_insert(now);
         let timeout = self.pair.registers.capabilities().timeout;
         let seconds = timeout.as_secs().max(1);
@@ -275,18 +299,45 @@ impl Controller {
         self.note(Notice { severity: Severity::Warning, text: why });
     }
 
-    /// Disables the controller for good, and ends its requests.
+    /// Disables the controller, and ends its requests. If the failure may pass, the controller is tried again later.
     pub fn give_up(&mut self, error: Error) {
         if self.life.is_gone() {
             return;
         }
+        let is_first = self.life.backoff.next_try().is_none();
+        self.life.backoff.note_failed(self.life.now);
         self.pair.registers.disable();
         // Without bus mastering it cannot reach memory, whatever its state.
         self.function.disable();
         self.life.enter(State::Gone(error));
         self.pair.end_all();
         self.lines.say(Said::Gone);
-        self.note(Notice { severity: Severity::Error, text: error.notice() });
+        // Further failures of the same drive are not reported.
+        if is_first || !error.may_pass() {
+            self.note(Notice { severity: Severity::Error, text: error.notice() });
+        }
+    }
+
+    /// Brings a controller up again that was given up, if the next try is due.
+    fn try_again(&mut self, now: Instant) {
+        let may_pass = self.life.error().is_some_and(|error| error.may_pass());
+        if !may_pass || !self.life.backoff.is_due(now) {
+            return;
+        }
+        // A drive that was put back, or reset by the machine, has lost its registers.
+        if !self.saved.restore_lost(&self.function) {
+            return self.life.backoff.note_failed(now);
+        }
+        self.function.prepare();
+        if self.pair.registers.is_absent() {
+            return self.life.backoff.note_failed(now);
+        }
+        self.life.resets += 1;
+        self.lines.stopping();
+        self.pair.return_from_end();
+        self.pair.registers.disable();
+        self.life.enter(State::Stopping);
+        self.advance();
     }
 
     /// Notifies the controller of the coming power-off.
@@ -310,9 +361,10 @@ impl Controller {
     /// Watches the controller; to be called about once a second.
     pub fn watch(&mut self, now: Instant) {
         self.life.age.update(now);
+        self.life.now = now;
         self.pair.age = self.life.age;
         if self.life.is_gone() {
-            return;
+            return self.try_again(now);
         }
         if !self.life.is_live() {
             self.advance();

@@ -100,7 +100,7 @@ impl Line {
     }
 
     /// The owner's state. Acquire: the owner's actions before [`Line::say`] are visible.
-    #[inline(always)]
+    #[inline]
     pub fn word(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
     }

@@ -3,7 +3,6 @@
 //! its pages. No metadata, no zoned namespaces, no fused commands, no firmware updates.
 
 mod admin;
-mod age;
 mod command;
 mod controller;
 mod core_queue;
@@ -27,8 +26,8 @@ pub use error::Error;
 use super::{OpenDisk, Opened};
 use crate::driver::{Bus, Device, OpenError};
 use crate::hal::{
-    Clock, Completion, CrashWriter, Disk, Geometry, Health, Instant, Notice, Platform, QueueCount,
-    Request, SubmitError,
+    Clock, Completion, CrashWriter, DeviceLife, Disk, Geometry, Health, Instant, Notice, Platform,
+    QueueCount, Request, SubmitError,
 };
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -172,6 +171,10 @@ impl Disk for NvmeDisk {
 
     fn is_shut_down(&self) -> bool {
         self.controller.borrow().is_shut_down()
+    }
+
+    fn life(&self) -> DeviceLife {
+        self.controller.borrow().life.report()
     }
 
     fn health(&self) -> Option<Health> {

@@ -3,7 +3,6 @@
 //! (`core_queue`).
 
 use super::Error;
-use super::age::Age;
 use super::command::{self, Outcome, Transfer};
 use super::identify::Namespace;
 use super::prp::{LIST_BYTES, Lists};
@@ -11,6 +10,8 @@ use super::queue::{Command, Entry, Queue};
 use super::registers::ControllerRegisters;
 use super::requests::{MOST, Requests};
 use super::signal::Signal;
+use crate::block::age::Age;
+use crate::block::blocks;
 use crate::hal::{
     Arena, Completion, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
 };
@@ -40,6 +41,8 @@ pub struct Unit {
     done: VecDeque<Completion>,
     /// The size has changed since [`Pair::take_changed`].
     pub changed: bool,
+    /// The drive was away, and may have lost what its cache held: the next flush fails.
+    lost_cache: bool,
 }
 
 /// Handling of new requests.
@@ -116,7 +119,7 @@ impl Pair {
         let depth = (self.requests.capacity() / units.len().max(1) as u16).max(1);
         let unit = |(nsid, namespace)| {
             let done = VecDeque::with_capacity(depth.into());
-            Unit { nsid, namespace, depth, taken: 0, done, changed: false }
+            Unit { nsid, namespace, depth, taken: 0, done, changed: false, lost_cache: false }
         };
         self.units = units.map(unit).collect();
     }
@@ -131,7 +134,7 @@ impl Pair {
     }
 
     /// Submits a request of a unit.
-    #[inline(always)]
+    #[inline]
     pub fn submit(&mut self, unit: usize, request: &Request) -> Result<(), SubmitError> {
         match request.operation {
             Operation::Read => self.transfer(unit, request, Transfer::Read),
@@ -142,7 +145,7 @@ impl Pair {
     }
 
     /// A request with data.
-    #[inline(always)]
+    #[inline]
     fn transfer(
         &mut self,
         number: usize,
@@ -191,6 +194,11 @@ impl Pair {
                 self.end_at_once(number, request.tag);
                 return Ok(());
             }
+            Operation::Flush if unit.lost_cache => {
+                place?;
+                self.fail_flush(number, request.tag);
+                return Ok(());
+            }
             Operation::Flush => command::flush(nsid),
             Operation::Discard { sectors } => {
                 can(Features::DISCARD)?;
@@ -215,14 +223,14 @@ impl Pair {
     }
 
     /// The slot for the next request of a unit. None if the unit has reached its depth.
-    #[inline(always)]
+    #[inline]
     fn place(&self, unit: usize) -> Option<u16> {
         let state = self.units.get(unit)?;
         if state.taken < state.depth { self.requests.next() } else { None }
     }
 
     /// Starts a request of `unit` in the slot that [`Pair::place`] returned.
-    #[inline(always)]
+    #[inline]
     fn start(&mut self, unit: usize, tag: u64, command: Command) {
         let Some(state) = self.units.get_mut(unit) else { return };
         state.taken += 1;
@@ -246,7 +254,7 @@ impl Pair {
     }
 
     /// Puts the command of a slot into the queue.
-    #[inline(always)]
+    #[inline]
     fn send(&mut self, place: u16) {
         let age = self.age.millis();
         if let Some((command, cid)) = self.requests.send(place, age) {
@@ -255,7 +263,7 @@ impl Pair {
     }
 
     /// Rings the doorbell for the commands in the queue.
-    #[inline(always)]
+    #[inline]
     pub fn ring_doorbell(&mut self) {
         if self.flow == Flow::Open {
             self.queue.ring_doorbell(&self.registers);
@@ -263,7 +271,7 @@ impl Pair {
     }
 
     /// The next completion of a unit.
-    #[inline(always)]
+    #[inline]
     pub fn poll(&mut self, unit: usize) -> Result<Option<Completion>, InvalidCompletion> {
         let Some(state) = self.units.get_mut(unit) else { return Ok(None) };
         if let Some(done) = state.done.pop_front() {
@@ -342,6 +350,21 @@ impl Pair {
         }
     }
 
+    /// Whether requests are ended, because the controller is not used.
+    pub fn has_ended(&self) -> bool {
+        self.flow == Flow::Ended
+    }
+
+    /// Fails the first flush after the drive was away.
+    #[cold]
+    fn fail_flush(&mut self, number: usize, tag: u64) {
+        if let Some(unit) = self.units.get_mut(number) {
+            unit.lost_cache = false;
+            unit.taken += 1;
+            unit.done.push_back(Completion { tag, result: Err(DiskError::Broken) });
+        }
+    }
+
     /// Holds requests back, because the controller is about to stop.
     pub fn hold(&mut self) {
         if self.flow == Flow::Open {
@@ -388,6 +411,13 @@ impl Pair {
         }
     }
 
+    /// Holds requests back instead of ending them, because the controller is tried again. The drive may have lost what
+    /// its cache held, so the next flush of each unit fails.
+    pub fn return_from_end(&mut self) {
+        self.flow = Flow::Held;
+        self.units.iter_mut().for_each(|unit| unit.lost_cache = true);
+    }
+
     /// Whether a completion is waiting for a unit, or in the queue for any unit.
     pub fn pending(&self, unit: usize) -> bool {
         let done = self.units.get(unit).is_some_and(|unit| !unit.done.is_empty());
@@ -431,17 +461,4 @@ impl Pair {
     pub fn take_changed(&mut self, unit: usize) -> bool {
         self.units.get_mut(unit).is_some_and(|unit| core::mem::take(&mut unit.changed))
     }
-}
-
-/// First block and number of blocks, if `sectors` sectors from `sector` are on the disk and in whole blocks.
-#[inline(always)]
-fn blocks(geometry: &Geometry, sector: u64, sectors: u64) -> Result<(u64, u32), SubmitError> {
-    let shift = geometry.logical_block.trailing_zeros() - SECTOR_SHIFT;
-    let aligned = (sector | sectors) & ((1 << shift) - 1) == 0;
-    let end = sector.checked_add(sectors).ok_or(SubmitError::Range)?;
-    if sectors == 0 || !aligned || end > geometry.sectors {
-        return Err(SubmitError::Range);
-    }
-    let count = u32::try_from(sectors >> shift).map_err(|_| SubmitError::Range)?;
-    Ok((sector >> shift, count))
 }

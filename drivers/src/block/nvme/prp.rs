@@ -40,7 +40,7 @@ impl Lists {
 
     /// Both PRP entries of a command whose data is `len` bytes at `bus`, using list `index` if necessary. None if the
     /// data is not aligned to 4 bytes, or too long.
-    #[inline(always)]
+    #[inline]
     pub fn describe(&self, index: usize, bus: u64, len: usize) -> Option<[u64; 2]> {
         if !bus.is_multiple_of(4) {
             return None;

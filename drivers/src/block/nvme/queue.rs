@@ -117,14 +117,14 @@ impl Queue {
 
     /// Adds a command. The caller ensures that the queue is not full: at most `entries - 1` commands in flight. The
     /// controller sees the command after [`Queue::ring_doorbell`].
-    #[inline(always)]
+    #[inline]
     pub fn push(&mut self, command: &Command) {
         self.submissions.store(self.tail.into(), command);
         self.tail = (self.tail + 1) & (self.entries - 1);
     }
 
     /// Rings the doorbell if there are new commands.
-    #[inline(always)]
+    #[inline]
     pub fn ring_doorbell(&mut self, registers: &ControllerRegisters) {
         if self.tail != self.rung_tail {
             self.rung_tail = self.tail;
@@ -134,7 +134,7 @@ impl Queue {
     }
 
     /// The upper half of the next completion, if it has arrived.
-    #[inline(always)]
+    #[inline]
     fn upper(&self) -> Option<u64> {
         let upper = self.completions.load(2 * self.taken as usize + 1);
         // The phase bit is 1 in the first lap.
@@ -149,7 +149,7 @@ impl Queue {
     }
 
     /// Takes the next completion.
-    #[inline(always)]
+    #[inline]
     pub fn take(&mut self) -> Option<Entry> {
         let upper = self.upper()?;
         self.taken = self.taken.wrapping_add(1);
@@ -171,7 +171,7 @@ impl Queue {
     }
 
     /// Releases the taken completion entries to the controller, if there are `least` or more.
-    #[inline(always)]
+    #[inline]
     pub fn give_back(&mut self, least: u32, registers: &ControllerRegisters) {
         let fresh = self.taken.wrapping_sub(self.released);
         if fresh >= least {

@@ -31,8 +31,6 @@ pub const ALL_ONES: u32 = u32::MAX;
 const PAGE_SHIFT: u32 = 12;
 /// Largest supported smallest page of a controller (CAP.MPSMIN), as log2: 64 KiB.
 const MOST_PAGE_SHIFT: u32 = 16;
-/// Upper bound of the controller's timeout (CAP.TO goes up to 127.5 s).
-const MOST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// CSTS (3.1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +63,7 @@ impl Status {
 pub struct Capabilities {
     /// Most entries of a queue (CAP.MQES + 1).
     pub entries: u32,
-    /// Longest time to become ready, or to stop (CAP.TO).
+    /// Longest time to become ready, or to stop (CAP.TO): up to 127.5 s, which drives need after a power cut.
     pub timeout: Duration,
     /// Bytes from one doorbell to the next.
     pub stride: usize,
@@ -97,7 +95,6 @@ impl Capabilities {
         let timeout = Duration::from_millis(500) * field(24, 8).max(1);
         let stride = 4 << field(32, 4);
         let has_command_sets = field(43, 1) != 0;
-        let timeout = timeout.min(MOST_TIMEOUT);
         Ok(Capabilities { entries, timeout, stride, page_shift, has_command_sets })
     }
 }
@@ -213,6 +210,7 @@ mod tests {
         assert_eq!(Capabilities::of(qemu & !(1 << 37)), Err(Error::NoCommandSet));
         assert_eq!(Capabilities::of(qemu & !0xffff), Err(Error::Registers("CAP.MQES")));
         assert_eq!(Capabilities::of(u64::MAX), Err(Error::Absent));
-        assert_eq!(Capabilities::of(qemu | 0xff << 24).unwrap().timeout, MOST_TIMEOUT);
+        let slowest = Capabilities::of(qemu | 0xff << 24).unwrap().timeout;
+        assert_eq!(slowest, Duration::from_millis(127_500));
     }
 }

@@ -70,13 +70,13 @@ impl Requests {
     }
 
     /// The slot for the next request.
-    #[inline(always)]
+    #[inline]
     pub fn next(&self) -> Option<u16> {
         self.free.last().copied()
     }
 
     /// Puts a waiting request into the slot [`Requests::next`].
-    #[inline(always)]
+    #[inline]
     pub fn put(&mut self, unit: u16, tag: u64, command: Command) -> Option<u16> {
         let place = self.free.pop()?;
         let request = self.requests.get_mut(usize::from(place))?;
@@ -95,7 +95,7 @@ impl Requests {
     }
 
     /// Marks the request of a slot as sent at time `age`. Returns its command and identifier.
-    #[inline(always)]
+    #[inline]
     pub fn send(&mut self, place: u16, age: u32) -> Option<(&Command, u16)> {
         let request = self.requests.get_mut(usize::from(place))?;
         request.stage = Stage::Sent;
@@ -105,7 +105,7 @@ impl Requests {
     }
 
     /// The slot of the sent request whose command has the identifier `cid`.
-    #[inline(always)]
+    #[inline]
     pub fn find(&self, cid: u16) -> Option<u16> {
         let place = cid & 0xff;
         let request = self.requests.get(usize::from(place))?;
@@ -120,7 +120,7 @@ impl Requests {
     }
 
     /// The request of a slot.
-    #[inline(always)]
+    #[inline]
     pub fn get(&self, place: u16) -> Option<&Request> {
         self.requests.get(usize::from(place))
     }
@@ -141,7 +141,7 @@ impl Requests {
     }
 
     /// Ends a request, and frees its slot. Returns its unit and its tag.
-    #[inline(always)]
+    #[inline]
     pub fn end(&mut self, place: u16) -> Option<(u16, u64)> {
         let request = self.requests.get_mut(usize::from(place))?;
         request.stage = Stage::Free;

@@ -1,7 +1,9 @@
 //! Writes the crash record to a unit (see [`PolledQueue`]).
 
-use super::command::{self, Answer, Cdb};
-use super::controller::{ANSWER, ANSWER_SENSE, ANSWER_STATUS, HEADER, HEADER_CDB, REQUESTS, SENSE};
+use super::queues::{
+    ANSWER, ANSWER_STATUS, HEADER, HEADER_CDB, REQUESTS, RESPONSE_NONE, answer_of, sense_of,
+};
+use crate::block::scsi::command::{self, Answer, Cdb};
 use crate::hal::{Arena, CrashWriter, Window};
 use crate::virtio::{PolledDevice, PolledQueue, Transport};
 use alloc::boxed::Box;
@@ -28,14 +30,14 @@ impl VirtioScsiCrash {
     }
 }
 
-/// Executes a command, with data that the device reads. True if it succeeded.
+/// Executes a command, with data that the device reads.
 fn execute(
     controller: &mut PolledDevice<'_>,
     memory: Window,
     address: [u8; 8],
     cdb: &Cdb,
     data: Option<Window>,
-) -> bool {
+) -> Answer {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&address);
     header[HEADER_CDB..HEADER_CDB + cdb.len()].copy_from_slice(cdb);
@@ -44,22 +46,18 @@ fn execute(
     let answer = (bus + AT_ANSWER as u64, ANSWER as u32, true);
     let parts = [Some((bus, HEADER as u32, false)), data, Some(answer)];
     for _ in 0..TRIES {
-        let none = u16::from_le_bytes([0, command::RESPONSE_NONE]);
+        let none = u16::from_le_bytes([0, RESPONSE_NONE]);
         memory.store16(AT_ANSWER + ANSWER_STATUS, none);
-        let mut sense = [0; SENSE];
-        if memory.write(0, &header).is_err()
-            || !controller.execute(parts.into_iter().flatten())
-            || memory.read(AT_ANSWER + ANSWER_SENSE, &mut sense).is_err()
-        {
-            return false;
+        if memory.write(0, &header).is_err() || !controller.execute(parts.into_iter().flatten()) {
+            return Answer::Failed;
         }
         let [status, response] = memory.load16(AT_ANSWER + ANSWER_STATUS).to_le_bytes();
-        match Answer::of(response, status, &sense) {
-            Answer::Again { .. } => {}
-            answer => return answer == Answer::Done,
+        match answer_of(response, status, &sense_of(memory, AT_ANSWER)) {
+            Answer::Again { .. } | Answer::Lost => {}
+            answer => return answer,
         }
     }
-    false
+    Answer::Failed
 }
 
 impl CrashWriter for VirtioScsiCrash {
@@ -77,12 +75,14 @@ impl CrashWriter for VirtioScsiCrash {
             let into = memory.slice(AT_DATA, data.len()).ok_or("the write is too long")?;
             into.write(0, data).map_err(|_| "the write is too long")?;
             let write = command::write(first / block, (data.len() as u64 / block) as u32);
-            if !execute(controller, memory, address, &write, Some(into)) {
+            if execute(controller, memory, address, &write, Some(into)) != Answer::Done {
                 return Err("the disk did not complete the write");
             }
-            // A unit without a cache may refuse the command: its writes are durable without it.
-            execute(controller, memory, address, &command::synchronize_cache(), None);
-            Ok(())
+            match execute(controller, memory, address, &command::synchronize_cache(), None) {
+                // A unit without a cache may refuse the command: its writes are durable without it.
+                Answer::Done | Answer::Illegal => Ok(()),
+                _ => Err("the disk did not flush its cache"),
+            }
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Tests with a model of a controller and a few targets, which runs on a thread of its own.
 
-use super::controller::ANSWER;
 use super::crash::VirtioScsiCrash;
 use super::open;
+use super::queues::ANSWER;
 use crate::block::OpenDisk;
 use crate::driver::{Class, Device};
 use crate::hal::{
@@ -73,7 +73,8 @@ impl Lun {
             (0x12, 1, 0xb2) => std::vec![0, 0xb2, 0, 4, 0, 0xc0, 0, 0],
             (0x1a, ..) => {
                 let mut page = std::vec![0; 4 + 8 + 20];
-                (page[3], page[12], page[13], page[14]) = (8, 8, 18, 4);
+                let cache = if self.serial == "no-cache" { 0 } else { 4 };
+                (page[3], page[12], page[13], page[14]) = (8, 8, 18, cache);
                 page
             }
             (0x9e, ..) => {
@@ -281,7 +282,8 @@ fn every_disk_behind_a_controller_is_found_with_its_shape() {
         assert_eq!(geometry.max_discard_sectors, 64 * 8);
         assert_eq!(geometry.discard_granularity, 8 * 4096);
         let all = Features::VOLATILE_CACHE | Features::DISCARD | Features::WRITE_ZEROES;
-        assert_eq!(geometry.features, all);
+        assert_eq!(disks[0].disk.geometry().features, all);
+        assert_eq!(geometry.features, all - Features::VOLATILE_CACHE);
         // 64 descriptors are 21 slots: ten each, of which one is the controller's.
         assert!(disks.iter().all(|one| one.disk.depth() == 9 && one.crash.is_some()));
     }

@@ -10,6 +10,7 @@ mod registers;
 use super::{Channel, LONGEST};
 use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform, Registers};
+use crate::pci::reset::{FunctionReset, Progress, SavedConfig};
 use crate::pci::{Bar, Function};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -85,7 +86,9 @@ impl fmt::Display for Error {
                 "firmware has locked the DMA engine's configuration: let the operating system configure it in \
                  the BIOS",
             ),
-            Error::Halted => f.write_str("the DMA engine is halted: reset the machine"),
+            Error::Halted => f.write_str(
+                "the DMA engine is halted, and asks for a reset of the machine: power it off and on",
+            ),
             Error::Lacks(what) => write!(f, "the DMA engine has no {what}: the CPU copies"),
             Error::Sizes => f.write_str(
                 "the DMA engine reports no queues, or tables outside of its registers: it is \
@@ -117,7 +120,7 @@ pub fn open(
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
     let bars = function.bars();
     let bars = bars.get(0).zip(bars.get(2)).ok_or(Error::NoRegisters)?;
-    function.enable();
+    function.prepare();
     let made = set_up(function, bars, platform, clock);
     if made.is_err() {
         function.disable();
@@ -168,11 +171,9 @@ struct Plan {
 fn plan(registers: &dyn Registers) -> Result<Plan, Error> {
     match registers.read32(registers::VERSION) {
         u32::MAX => return Err(Error::Absent),
-        0x100..=0x2ff => {}
+        // Version 3 (Diamond Rapids) has further capabilities, which are not used.
+        0x100..=0x3ff => {}
         version => return Err(Error::Version(version)),
-    }
-    if registers.read32(registers::STATE) & registers::STATE_BITS == registers::HALTED {
-        return Err(Error::Halted);
     }
     let general = registers.read64(registers::GENERAL);
     let queues = registers.read64(registers::QUEUES);
@@ -218,6 +219,32 @@ fn plan(registers: &dyn Registers) -> Result<Plan, Error> {
     })
 }
 
+/// Revives a device that an earlier system has left halted, by the reset that it asks for: a command, which follows
+/// anyway, or a function-level reset (Linux 7.3: `idxd_halt`).
+fn revive(
+    registers: &dyn Registers,
+    function: &Function<'static>,
+    clock: &dyn Clock,
+) -> Result<(), Error> {
+    let state = registers.read32(registers::STATE);
+    if state == u32::MAX || state & registers::STATE_BITS != registers::HALTED {
+        return Ok(());
+    }
+    match state >> registers::RESET_SHIFT & registers::RESET_BITS {
+        registers::RESET_BY_COMMAND => return Ok(()),
+        registers::RESET_OF_FUNCTION if FunctionReset::is_supported(function) => {}
+        _ => return Err(Error::Halted),
+    }
+    let mut reset = FunctionReset::begin(function, SavedConfig::of(function), clock.now());
+    loop {
+        match reset.step(function, clock.now()) {
+            Progress::Done => return Ok(()),
+            Progress::NoAnswer => return Err(Error::Absent),
+            Progress::Waiting => crate::hal::relax(),
+        }
+    }
+}
+
 /// Writes the tables: each queue alone in a group, with an engine.
 fn configure(registers: &dyn Registers, plan: &Plan) {
     for n in 0..plan.queues as usize {
@@ -253,8 +280,10 @@ fn set_up(
         platform.map_registers(control.address, size).ok_or(Error::NoRegisters)
     };
     let own = map(platform)?;
+    revive(&*own, &function, clock)?;
     let plan = plan(&*own)?;
     command(&*own, registers::RESET_DEVICE, 0, clock)?;
+    function.enable_bus_master();
     own.write32(registers::CONTROL, 0);
     configure(&*own, &plan);
     command(&*own, registers::ENABLE_DEVICE, 0, clock)?;

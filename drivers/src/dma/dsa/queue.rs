@@ -9,18 +9,16 @@
 
 use super::Error;
 use super::registers::{self, DESCRIPTOR, RECORD};
-use crate::dma::{Channel, ChannelCounters, Health, LONGEST};
+use crate::dma::backlog::Backlog;
+use crate::dma::{Channel, ChannelCounters, Health};
 use crate::hal::{Arena, Instant, Registers, Window};
 use crate::pci::Function;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 
 /// Most descriptors of a batch.
 pub const BATCH: usize = 64;
-/// Most incomplete copies, those of the batch included.
-const KEPT: usize = 1024;
 /// Time of a batch after which registers are read, and interval of these reads.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest time for a batch before it is aborted, and for the abort.
@@ -30,16 +28,6 @@ const ATTEMPTS: u8 = 2;
 /// Offset of the records in the queue's memory. The batch's own record follows those of its descriptors.
 const RECORDS: usize = BATCH * DESCRIPTOR;
 const MEMORY: usize = RECORDS + (BATCH + 1) * RECORD;
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    to: Window,
-    from: Window,
-    /// Later copies must not begin before this one is complete.
-    fence: bool,
-    /// The copy was executed, but an earlier one was not.
-    is_done: bool,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -67,13 +55,12 @@ pub struct Queue {
     settings: Settings,
     memory: Window,
     /// Incomplete copies, in order.
-    entries: VecDeque<Entry>,
+    backlog: Backlog,
     /// Index in `entries` of each descriptor of the batch in flight.
     slots: [u16; BATCH],
     /// Descriptors of the batch in flight.
     submitted: usize,
-    /// Numbers of copies added, released by [`Channel::start`], and complete.
-    pushed: u64,
+    /// Numbers of copies released by [`Channel::start`], and complete.
     started: u64,
     done: u64,
     state: State,
@@ -101,10 +88,9 @@ impl Queue {
             function,
             settings,
             memory,
-            entries: VecDeque::with_capacity(KEPT),
+            backlog: Backlog::new(),
             slots: [0; BATCH],
             submitted: 0,
-            pushed: 0,
             started: 0,
             done: 0,
             state: State::Running,
@@ -142,7 +128,7 @@ impl Queue {
         let started = (self.started - self.done) as usize;
         let (mut count, mut fence_next) = (0, false);
         let mut only = [0; DESCRIPTOR / 8];
-        for (index, entry) in self.entries.iter().enumerate().take(started) {
+        for (index, entry) in self.backlog.entries.iter().enumerate().take(started) {
             if count == self.settings.batch {
                 break;
             }
@@ -198,13 +184,13 @@ impl Queue {
         for slot in 0..self.submitted {
             let succeeded = self.record(slot) == registers::SUCCESS;
             all &= succeeded;
-            if let Some(entry) = self.entries.get_mut(usize::from(self.slots[slot])) {
+            if let Some(entry) = self.backlog.entries.get_mut(usize::from(self.slots[slot])) {
                 entry.is_done |= succeeded;
             }
         }
         self.submitted = 0;
-        while let Some(&entry) = self.entries.front().filter(|entry| entry.is_done) {
-            self.entries.pop_front();
+        while let Some(&entry) = self.backlog.entries.front().filter(|entry| entry.is_done) {
+            self.backlog.entries.pop_front();
             self.done += 1;
             self.counters.copies += 1;
             self.counters.bytes += entry.from.len() as u64;
@@ -268,7 +254,7 @@ impl Queue {
     fn lose(&mut self) {
         self.function.disable();
         self.state = State::Lost;
-        self.entries.clear();
+        self.backlog.entries.clear();
         self.submitted = 0;
     }
 }
@@ -276,32 +262,22 @@ impl Queue {
 impl Channel for Queue {
     #[inline]
     fn room(&self) -> usize {
-        KEPT - self.entries.len()
+        self.backlog.room()
     }
 
     #[inline]
     fn push(&mut self, to: &Window, from: &Window) -> Option<u64> {
-        if from.is_empty() || from.len() != to.len() || from.len() > LONGEST {
-            return Some(self.pushed);
-        }
-        if self.room() == 0 {
-            return None;
-        }
-        self.entries.push_back(Entry { to: *to, from: *from, fence: false, is_done: false });
-        self.pushed += 1;
-        Some(self.pushed)
+        self.backlog.push(to, from)
     }
 
     #[inline]
     fn order(&mut self) {
-        if let Some(last) = self.entries.back_mut() {
-            last.fence = true;
-        }
+        self.backlog.order();
     }
 
     #[inline]
     fn start(&mut self) {
-        self.started = self.pushed;
+        self.started = self.backlog.pushed;
         if self.state == State::Running {
             self.submit();
         }
@@ -336,7 +312,7 @@ impl Channel for Queue {
             return None;
         }
         loop {
-            let entry = self.entries.pop_front()?;
+            let entry = self.backlog.entries.pop_front()?;
             if !entry.is_done {
                 return Some((entry.to, entry.from));
             }

@@ -36,6 +36,11 @@ pub const LIMITS_OPERATIONS: u64 = 1 << 54;
 // STATE.
 pub const STATE_BITS: u32 = 3;
 pub const HALTED: u32 = 3;
+/// The reset that a halted device asks for: by command, of the function, of the machine (2 and 3).
+pub const RESET_SHIFT: u32 = 2;
+pub const RESET_BITS: u32 = 3;
+pub const RESET_BY_COMMAND: u32 = 0;
+pub const RESET_OF_FUNCTION: u32 = 1;
 
 // COMMAND and COMMAND_STATUS.
 pub const COMMAND_SHIFT: u32 = 20;

@@ -99,7 +99,7 @@ pub struct IoatChannel {
 }
 
 impl IoatChannel {
-    /// Sets a channel up, and checks that it executes a null descriptor.
+    /// Stops and resets a channel. It accesses no memory until [`IoatChannel::bring_up`].
     pub fn open(
         registers: Box<dyn Registers>,
         function: Function<'static>,
@@ -133,11 +133,9 @@ impl IoatChannel {
             attempts: 0,
             counters: ChannelCounters::default(),
         };
-        match channel.bring_up(clock) {
+        match channel.stop(clock) {
             Ok(()) => Ok(channel),
             Err(error) => {
-                // The device must not write to the memory any more.
-                channel.function.disable();
                 channel.free(arena);
                 Err(error)
             }
@@ -150,15 +148,30 @@ impl IoatChannel {
         arena.free(self.completion);
     }
 
-    fn bring_up(&mut self, clock: &dyn Clock) -> Result<(), Error> {
-        let stuck = |channel: &Self| Error::Stuck {
-            channel: channel.settings.number,
-            status: channel.status(),
-            errors: channel.registers.read32(ERRORS),
-        };
+    fn stuck(&self) -> Error {
+        Error::Stuck {
+            channel: self.settings.number,
+            status: self.status(),
+            errors: self.registers.read32(ERRORS),
+        }
+    }
+
+    /// Suspends the channel if it runs, and resets it (Linux: `ioat_reset_hw`): a reset of a running channel is not
+    /// obeyed.
+    fn stop(&mut self, clock: &dyn Clock) -> Result<(), Error> {
+        if self.is_running() {
+            self.registers.write8(COMMAND, SUSPEND);
+            // Linux resets a channel that does not suspend all the same.
+            let _ = self.wait(clock, SUSPEND_TIMEOUT, |channel| !channel.is_running());
+        }
+        self.clear_errors();
         self.registers.write8(COMMAND, RESET);
         self.wait(clock, RESET_TIMEOUT, |channel| !channel.is_resetting())
-            .map_err(|()| stuck(self))?;
+            .map_err(|()| self.stuck())
+    }
+
+    /// Starts a channel that was reset, and checks that it executes a null descriptor.
+    pub fn bring_up(&mut self, clock: &dyn Clock) -> Result<(), Error> {
         self.clear_errors();
         self.restart();
         self.start();
@@ -166,7 +179,7 @@ impl IoatChannel {
         self.wait(clock, COPY_TIMEOUT, |channel| {
             channel.completion.load64(0) & ADDRESS == channel.ring.bus_address()
         })
-        .map_err(|()| stuck(self))?;
+        .map_err(|()| self.stuck())?;
         self.counters = ChannelCounters::default();
         Ok(())
     }
@@ -189,6 +202,16 @@ impl IoatChannel {
 
     fn status(&self) -> u64 {
         self.registers.read64(STATUS)
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self.status() & STATE, ACTIVE | DONE)
+    }
+
+    /// Writes an address in two halves: a store of 64 bits does not work (Linux: `ioat/init.c`).
+    fn write_address(&self, offset: usize, address: u64) {
+        self.registers.write32(offset, address as u32);
+        self.registers.write32(offset + 4, (address >> 32) as u32);
     }
 
     fn is_resetting(&self) -> bool {
@@ -214,8 +237,8 @@ impl IoatChannel {
         self.completion.store64(0, 0);
         self.seen = 0;
         self.registers.write16(CONTROL, RUN);
-        self.registers.write64(COMPLETION, self.completion.bus_address());
-        self.registers.write64(CHAIN, self.ring.bus_address());
+        self.write_address(COMPLETION, self.completion.bus_address());
+        self.write_address(CHAIN, self.ring.bus_address());
         self.ring.store64(0, NOTHING | WRITE_COMPLETION);
         (self.oldest, self.next, self.submitted, self.added, self.since_completion) =
             (1, 1, 0, 1, 0);
@@ -298,6 +321,7 @@ impl IoatChannel {
             }
         }
         match status & STATE {
+            // A halted channel does not run: it is reset at once.
             HALTED => self.recover(now),
             _ if now.since(since) < COPY_TIMEOUT => {}
             ACTIVE | DONE => {

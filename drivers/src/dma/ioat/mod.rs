@@ -12,7 +12,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use channel::IoatChannel;
 use core::fmt;
-use registers::{CHANNEL, CHANNEL_COUNT, INTERRUPT_CONTROL, TRANSFER_CAP, VERSION};
+use registers::{
+    CHANNEL, CHANNEL_COUNT, INTERRUPT_CONTROL, LTR_ACTIVE, LTR_ACTIVE_VALUE, LTR_IDLE,
+    LTR_IDLE_VALUE, LTR_SELECT, TRANSFER_CAP, VERSION,
+};
 
 const INTEL: u16 = 0x8086;
 
@@ -32,6 +35,8 @@ const fn ids() -> [Id; 50] {
     all
 }
 
+/// First version with Latency Tolerance Reporting: 3.4.
+const LTR_VERSION: u8 = 0x34;
 /// Most channels that are opened.
 const MOST_CHANNELS: u8 = 8;
 
@@ -106,7 +111,7 @@ pub fn open(
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
     let bar = function.bars().get(0).filter(|bar| bar.size >= 2 * CHANNEL as u64);
     let bar = bar.ok_or(Error::NoRegisters)?;
-    function.enable();
+    function.prepare();
     let size = bar.size.min(0x4000) as usize;
     let registers = platform.map_registers(bar.address, size).ok_or(Error::NoRegisters)?;
     let made = channels(&*registers, &bar, function, platform, clock);
@@ -137,19 +142,35 @@ fn channels(
     }
     registers.write8(INTERRUPT_CONTROL, 0);
     let mut channels: Vec<IoatChannel> = Vec::new();
-    for number in 0..count.min(MOST_CHANNELS) {
-        let settings = channel::Settings { number, version, longest: 1 << transfer_cap };
-        let at = bar.address + (CHANNEL * (usize::from(number) + 1)) as u64;
-        let own = platform.map_registers(at, CHANNEL).ok_or(Error::NoRegisters);
-        let arena = platform.arena();
-        match own.and_then(|own| IoatChannel::open(own, function, settings, arena, clock)) {
-            Ok(channel) => channels.push(channel),
-            Err(error) => {
-                function.disable();
-                channels.into_iter().for_each(|channel| channel.free(platform.arena()));
-                return Err(error);
-            }
+    let mut open = || {
+        for number in 0..count.min(MOST_CHANNELS) {
+            let settings = channel::Settings { number, version, longest: 1 << transfer_cap };
+            let at = bar.address + (CHANNEL * (usize::from(number) + 1)) as u64;
+            let own = platform.map_registers(at, CHANNEL).ok_or(Error::NoRegisters)?;
+            let arena = platform.arena();
+            channels.push(IoatChannel::open(own, function, settings, arena, clock)?);
+        }
+        // An earlier system may have left any of them running, so all are reset by now.
+        function.enable_bus_master();
+        if version >= LTR_VERSION {
+            (0..channels.len()).for_each(|number| set_latency(registers, number));
+        }
+        channels.iter_mut().try_for_each(|channel| channel.bring_up(clock))
+    };
+    match open() {
+        Ok(()) => Ok(channels),
+        Err(error) => {
+            function.disable();
+            channels.into_iter().for_each(|channel| channel.free(platform.arena()));
+            Err(error)
         }
     }
-    Ok(channels)
+}
+
+/// Sets the latency that a channel tolerates, for the power management of the processor.
+fn set_latency(registers: &dyn Registers, number: usize) {
+    let base = CHANNEL * (number + 1);
+    registers.write32(base + LTR_ACTIVE, LTR_ACTIVE_VALUE);
+    registers.write32(base + LTR_IDLE, LTR_IDLE_VALUE);
+    registers.write8(base + LTR_SELECT, 0);
 }

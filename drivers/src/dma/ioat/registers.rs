@@ -29,6 +29,15 @@ pub const COMPLETION: usize = 0x18;
 /// Errors (32 bits), cleared by writing ones.
 pub const ERRORS: usize = 0x28;
 
+/// Latency Tolerance Reporting of version 3.4: selection (8 bits; 0: active), and the values of an active and of an idle
+/// channel (32 bits each). They lie behind the channel's other registers, so the engine's mapping reaches them.
+pub const LTR_SELECT: usize = 0xbc;
+pub const LTR_ACTIVE: usize = 0xc0;
+pub const LTR_IDLE: usize = 0xc4;
+/// Values of Linux (`ioat_alloc_chan_resources`): 0 us while active, 600 us while idle.
+pub const LTR_ACTIVE_VALUE: u32 = 0x8800;
+pub const LTR_IDLE_VALUE: u32 = 0x8a58;
+
 /// CONTROL: a completion is written at an error, and any error ends the chain. No interrupts.
 pub const RUN: u16 = 4 | 8;
 

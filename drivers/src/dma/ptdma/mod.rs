@@ -63,7 +63,7 @@ pub fn open(
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
     let at = function.bars().get(2).and_then(|bar| bar.range(0, registers::SIZE as u64));
     let at = at.ok_or(Error::NoRegisters)?;
-    function.enable();
+    function.prepare();
     let own = platform.map_registers(at, registers::SIZE).ok_or(Error::NoRegisters);
     match own.and_then(|own| Queue::open(own, function, platform.arena())) {
         Ok(queue) => Ok(alloc::vec![Box::new(queue) as Box<dyn Channel>]),

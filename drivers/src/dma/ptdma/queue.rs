@@ -9,30 +9,20 @@
 
 use super::Error;
 use super::registers::{self, DESCRIPTOR};
-use crate::dma::{Channel, ChannelCounters, Health, LONGEST};
+use crate::dma::backlog::{Backlog, Entry};
+use crate::dma::{Channel, ChannelCounters, Health};
 use crate::hal::{Arena, Instant, Registers, Window};
 use crate::pci::Function;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 
 /// Descriptors of the ring (Linux: CMD_Q_LEN); one slot is always free.
 const RING: usize = 32;
-/// Most incomplete copies, those in the ring included.
-const KEPT: usize = 1024;
 /// Time without a completion after which the queue is stopped, and time for it to stop.
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// Most times that the oldest copy is submitted again.
 const ATTEMPTS: u8 = 2;
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    to: Window,
-    from: Window,
-    /// Later copies must not begin before this one is complete.
-    fence: bool,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -49,12 +39,11 @@ pub struct Queue {
     function: Function<'static>,
     ring: Window,
     /// Incomplete copies, in order; the first `submitted` of them are in the ring.
-    entries: VecDeque<Entry>,
+    backlog: Backlog,
     submitted: usize,
     /// Slot of the oldest descriptor in the ring.
     oldest: usize,
-    /// Numbers of copies added, released by [`Channel::start`], and complete.
-    pushed: u64,
+    /// Numbers of copies released by [`Channel::start`], and complete.
     started: u64,
     done: u64,
     state: State,
@@ -81,10 +70,9 @@ impl Queue {
             registers,
             function,
             ring,
-            entries: VecDeque::with_capacity(KEPT),
+            backlog: Backlog::new(),
             submitted: 0,
             oldest: 0,
-            pushed: 0,
             started: 0,
             done: 0,
             state: State::Running,
@@ -100,6 +88,7 @@ impl Queue {
         own.write32(registers::REQUEST_IDS, 0);
         own.write32(registers::INTERRUPTS, 0);
         queue.clear();
+        queue.function.enable_bus_master();
         let (wrote, reads) = (queue.slot_address(0), queue.registers.read32(registers::HEAD));
         if wrote != reads {
             let Queue { ring, function, .. } = queue;
@@ -136,10 +125,10 @@ impl Queue {
         let started = (self.started - self.done) as usize;
         while self.submitted < started.min(RING - 1) {
             // Copies after a fence wait until the ring is empty.
-            if self.submitted > 0 && self.entries[self.submitted - 1].fence {
+            if self.submitted > 0 && self.backlog.entries[self.submitted - 1].fence {
                 break;
             }
-            let Entry { to, from, .. } = self.entries[self.submitted];
+            let Entry { to, from, .. } = self.backlog.entries[self.submitted];
             let at = (self.oldest + self.submitted) % RING * DESCRIPTOR;
             let words = [
                 u64::from(registers::COPY) | (from.len() as u64) << 32,
@@ -162,7 +151,7 @@ impl Queue {
 
     /// Takes the first `count` copies of the ring, which are complete.
     fn take(&mut self, count: usize) {
-        for entry in self.entries.drain(..count) {
+        for entry in self.backlog.entries.drain(..count) {
             self.counters.bytes += entry.from.len() as u64;
         }
         self.submitted -= count;
@@ -242,7 +231,7 @@ impl Queue {
     fn lose(&mut self) {
         self.function.disable();
         self.state = State::Lost;
-        self.entries.clear();
+        self.backlog.entries.clear();
         self.submitted = 0;
     }
 }
@@ -250,32 +239,22 @@ impl Queue {
 impl Channel for Queue {
     #[inline]
     fn room(&self) -> usize {
-        KEPT - self.entries.len()
+        self.backlog.room()
     }
 
     #[inline]
     fn push(&mut self, to: &Window, from: &Window) -> Option<u64> {
-        if from.is_empty() || from.len() != to.len() || from.len() > LONGEST {
-            return Some(self.pushed);
-        }
-        if self.room() == 0 {
-            return None;
-        }
-        self.entries.push_back(Entry { to: *to, from: *from, fence: false });
-        self.pushed += 1;
-        Some(self.pushed)
+        self.backlog.push(to, from)
     }
 
     #[inline]
     fn order(&mut self) {
-        if let Some(last) = self.entries.back_mut() {
-            last.fence = true;
-        }
+        self.backlog.order();
     }
 
     #[inline]
     fn start(&mut self) {
-        self.started = self.pushed;
+        self.started = self.backlog.pushed;
         if self.state == State::Running {
             self.submit();
         }
@@ -308,7 +287,7 @@ impl Channel for Queue {
         if self.state != State::Failed {
             return None;
         }
-        self.entries.pop_front().map(|entry| (entry.to, entry.from))
+        self.backlog.entries.pop_front().map(|entry| (entry.to, entry.from))
     }
 
     fn counters(&self) -> ChannelCounters {

@@ -38,6 +38,7 @@ pub const IG_VLAN_REWRITE_MODE: Command = Command(0xc000_4029, "IG_VLAN_REWRITE_
 const INITIALIZE_DEVCMD2: Command = Command(0x4001_c039, "INITIALIZE_DEVCMD2");
 pub const ADD_FILTER: Command = Command(0xc000_403a, "ADD_FILTER");
 pub const DEL_FILTER: Command = Command(0x4000_403b, "DEL_FILTER");
+pub const CQ_ENTRY_SIZE_SET: Command = Command(0x4000_405a, "CQ_ENTRY_SIZE_SET");
 
 const NO_WAIT: u32 = 1 << 24;
 /// Error code of an unknown command.

@@ -1,6 +1,7 @@
 //! Errors of a vNIC. Each text names the cause and the remedy.
 
 use super::command::Failure;
+use crate::ethernet::rings::NoMemory;
 use core::fmt;
 
 /// Why an interface cannot be used.
@@ -29,6 +30,12 @@ pub enum Error {
         /// Bytes requested.
         bytes: usize,
     },
+}
+
+impl From<NoMemory> for Error {
+    fn from(NoMemory { bytes }: NoMemory) -> Self {
+        Error::NoMemory { bytes }
+    }
 }
 
 impl fmt::Display for Error {

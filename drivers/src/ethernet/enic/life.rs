@@ -8,7 +8,7 @@ use super::port::EnicPort;
 use super::registers::{self, ALL_ONES, RECEIVE_ERROR, WORK_ERROR};
 use super::steer::{self, Filter};
 use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, Stall};
-use crate::hal::{Instant, Severity, UdpFlow, Window};
+use crate::hal::{DeviceLife, DeviceState, Instant, Severity, UdpFlow, Window};
 
 /// Polls for the end of a command before the loop continues with other work: a poll takes about a microsecond.
 const POLLS: usize = 256;
@@ -34,6 +34,9 @@ const NOT_BACK: &str = "the network card does not come back from a reset, and is
 pub enum Step {
     Open,
     IsOpen,
+    // Also after each reset, which may leave another size of receive completions.
+    EntryCapability,
+    EntrySize,
     VlanCapability,
     EnableCapability,
     Init,
@@ -57,7 +60,7 @@ pub enum Step {
     Disable,
     Stop,
     Reset,
-    /// Followed by `VlanMode`.
+    /// Followed by `EntryCapability`, and then by `VlanMode`.
     IsReset,
     /// The device has failed, and is not used any more.
     Gone(Error),
@@ -127,10 +130,27 @@ impl Life {
         }
     }
 
+    /// The state for reports.
+    pub fn report(&self) -> DeviceLife {
+        match self.step {
+            Step::Live => DeviceLife::default(),
+            Step::Gone(error) if is_absent(error) => DeviceLife::new(DeviceState::Absent, GONE),
+            Step::Gone(_) => DeviceLife::new(DeviceState::Failed, NOT_BACK),
+            Step::Disable | Step::Stop | Step::Reset | Step::IsReset => {
+                DeviceLife::new(DeviceState::Resetting, "")
+            }
+            _ => DeviceLife::new(DeviceState::Starting, ""),
+        }
+    }
+
     /// Enters a step.
     pub fn enter(&mut self, step: Step) {
         (self.step, self.since, self.posted) = (step, None, false);
     }
+}
+
+fn is_absent(error: Error) -> bool {
+    matches!(error, Error::Absent | Error::Command(_, Failure::Absent))
 }
 
 impl EnicPort {
@@ -141,6 +161,11 @@ impl EnicPort {
             // The descriptor cache is kept.
             Step::Open => (command::OPEN, [2, 0]),
             Step::IsOpen => (command::OPEN_STATUS, no_arguments),
+            Step::EntryCapability => {
+                (command::CAPABILITY, [command::CQ_ENTRY_SIZE_SET.0.into(), 0])
+            }
+            // All receive queues; 16 bytes, for which the rings are made.
+            Step::EntrySize => (command::CQ_ENTRY_SIZE_SET, [u64::MAX, 0]),
             Step::VlanCapability => {
                 (command::CAPABILITY, [command::IG_VLAN_REWRITE_MODE.0.into(), 0])
             }
@@ -252,7 +277,13 @@ impl EnicPort {
                 self.life.posted = false;
                 return Ok(None);
             }
-            Step::IsOpen => Step::VlanCapability,
+            Step::IsOpen | Step::IsReset => Step::EntryCapability,
+            // A firmware that does not know the command knows 16 bytes only.
+            Step::EntryCapability if value == 0 => Step::EntrySize,
+            Step::EntryCapability | Step::EntrySize if self.queues.is_none() => {
+                Step::VlanCapability
+            }
+            Step::EntryCapability | Step::EntrySize => Step::VlanMode,
             Step::VlanCapability => {
                 self.has_vlan_mode = value == 0;
                 Step::EnableCapability
@@ -290,7 +321,6 @@ impl EnicPort {
             Step::Enable => Step::Live,
             Step::Disable => Step::Stop,
             Step::Reset => Step::IsReset,
-            Step::IsReset => Step::VlanMode,
             Step::Memory | Step::Queues | Step::Stop | Step::Live | Step::Gone(_) => {
                 return Ok(None);
             }
@@ -388,8 +418,7 @@ impl EnicPort {
         self.halt();
         self.life.enter(Step::Gone(error));
         self.life.link = false;
-        let absent = matches!(error, Error::Absent | Error::Command(_, Failure::Absent));
-        self.reset_log.note(Severity::Error, if absent { GONE } else { NOT_BACK });
+        self.reset_log.note(Severity::Error, if is_absent(error) { GONE } else { NOT_BACK });
     }
 
     /// Stops the device for good: it cannot access memory any more.
@@ -463,9 +492,9 @@ impl EnicPort {
         let Some(queues) = &mut self.queues else { return false };
         queues.transmitter.reclaim();
         let second = self.steered.as_ref().map(|steered| &steered.receiver);
-        let lost = queues.transmitter.out_of_sync
-            || queues.receiver.out_of_sync
-            || second.is_some_and(|receiver| receiver.out_of_sync);
+        let lost = queues.transmitter.out_of_sync()
+            || queues.receiver.out_of_sync()
+            || second.is_some_and(|receiver| receiver.out_of_sync());
         let waits = queues.receiver.stuck_at().or(second.and_then(|r| r.stuck_at()));
         self.life.receive.check(waits) || lost
     }

@@ -26,12 +26,11 @@ use port::EnicPort;
 
 const VENDOR: u16 = 0x1137;
 const PHYSICAL: u16 = 0x0043;
-/// Virtual functions: older, and newer ones.
-const VIRTUAL: [u16; 2] = [0x0071, 0x02b7];
+const VIRTUAL: u16 = 0x0071;
 
-/// Devices that the driver matches.
-pub const IDS: [Id; 3] =
-    [Id::Pci(VENDOR, PHYSICAL), Id::Pci(VENDOR, VIRTUAL[0]), Id::Pci(VENDOR, VIRTUAL[1])];
+/// Devices that the driver matches. Newer virtual functions (1137:02b7) are registered with the physical function by an
+/// admin channel (Linux 7.3: `enic_admin.c`), which this driver does not have.
+pub const IDS: [Id; 2] = [Id::Pci(VENDOR, PHYSICAL), Id::Pci(VENDOR, VIRTUAL)];
 
 /// Kind of a function. The address filter of a virtual one already has its MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

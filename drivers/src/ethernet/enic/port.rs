@@ -12,8 +12,8 @@ use super::{Kind, notices};
 use crate::ethernet::keeper::ResetLog;
 use crate::ethernet::{LEAST_MTU, PLAIN_MTU, WantedMtu};
 use crate::hal::{
-    Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Registers, TransmitError, TransmitProgress, UdpFlow, Window,
+    Arena, Clock, DeviceLife, Frame, Instant, Interrupt, Notice, Packet, Platform, Port,
+    PortCounters, Registers, TransmitError, TransmitProgress, UdpFlow, Window,
 };
 use crate::pci::{Function, Msix};
 use alloc::boxed::Box;
@@ -80,9 +80,9 @@ impl EnicPort {
         clock: &dyn Clock,
     ) -> Result<Self, Error> {
         let bars = function.bars();
-        function.enable();
+        function.prepare();
         let mut memory = Vec::new();
-        let opened = Self::open_commands(&bars, platform, clock, &mut memory);
+        let opened = Self::open_commands(&function, &bars, platform, clock, &mut memory);
         let (resources, commands, [notices, statistics, filter]) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -140,6 +140,7 @@ impl EnicPort {
     /// Finds the device's resources, opens its command interface, and allocates memory for notices, statistics and a
     /// filter.
     fn open_commands(
+        function: &Function<'static>,
         bars: &crate::pci::Bars,
         platform: &mut dyn Platform,
         clock: &dyn Clock,
@@ -149,7 +150,8 @@ impl EnicPort {
         // An earlier system may have left the queues running.
         registers::stop(&*resources.work);
         registers::stop(&*resources.receive);
-        let mut alloc = |bytes| {
+        function.enable_bus_master();
+        let mut alloc = |bytes| -> Result<Window, Error> {
             let window = platform.arena().alloc(bytes, 512).ok_or(Error::NoMemory { bytes })?;
             window.fill(0);
             memory.push(window);
@@ -358,6 +360,10 @@ impl Port for EnicPort {
 
     fn notice(&mut self) -> Option<Notice> {
         self.reset_log.notice()
+    }
+
+    fn life(&self) -> DeviceLife {
+        self.life.report()
     }
 
     fn counters(&self) -> PortCounters {

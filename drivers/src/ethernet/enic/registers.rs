@@ -93,7 +93,7 @@ pub fn error(registers: &dyn Registers, queue: usize, error: usize) -> u32 {
 }
 
 /// Rings the doorbell of a queue: descriptors up to `index` are posted.
-#[inline(always)]
+#[inline]
 pub fn post(registers: &dyn Registers, queue: usize, index: u32) {
     fence(Ordering::Release);
     registers.write32(queue * BLOCK + POSTED, index);

@@ -91,18 +91,27 @@ pub trait Chip: Send {
         (status != ALL_ONES).then_some(status & r::STATUS_LINK_UP != 0)
     }
 
+    /// Whether the chip may have no other interrupt than its legacy line.
+    fn may_need_line(&self) -> bool {
+        false
+    }
+
     /// Maximum length of a layer 3 packet.
     fn most_mtu(&self) -> u16;
 
     /// Stops the chip and begins a reset.
-    fn reset(&mut self, registers: &dyn Registers);
+    fn reset(&mut self, registers: &dyn Registers) {
+        reset_physical(registers);
+    }
 
     /// The MAC address, once a reset that began `waited` ago is over.
     fn is_reset(
         &mut self,
         registers: &dyn Registers,
         waited: Duration,
-    ) -> Result<Option<[u8; 6]>, Error>;
+    ) -> Result<Option<[u8; 6]>, Error> {
+        is_physical_reset(registers, waited)
+    }
 
     /// For a virtual function: negotiates with the physical function's driver, for frames of up to `longest` bytes.
     /// True once this is done.
@@ -141,6 +150,11 @@ pub struct Setup<'a> {
     /// Length of the longest frame, without FCS.
     pub longest: usize,
     pub mode: Mode,
+}
+
+/// A kind of chip, in the state before its first reset.
+pub trait Model: Chip + Default + 'static {
+    const IS_VIRTUAL: bool;
 }
 
 /// Stops a physical function and resets it (82574, 4.6.2; 82576, 4.3).
@@ -223,8 +237,13 @@ pub fn read_eeprom(registers: &dyn Registers, at: usize, word: u32) -> Option<u1
 
 /// The part of [`Chip::start`] that is common to physical functions, before queues are enabled.
 pub fn start_physical(registers: &dyn Registers, setup: &Setup<'_>) {
-    change(registers, r::CTRL, r::CTRL_NEVER | r::CTRL_MASTER_DISABLE, r::CTRL_SET_LINK_UP);
     change(registers, r::CTRL_EXT, 0, r::CTRL_EXT_DRIVER_LOADED);
+    start_link_and_filters(registers, setup, r::CTRL_MASTER_DISABLE);
+}
+
+/// Sets the link up, and the filter of addresses. `never`: further bits of CTRL that must be 0.
+pub fn start_link_and_filters(registers: &dyn Registers, setup: &Setup<'_>, never: u32) {
+    change(registers, r::CTRL, r::CTRL_NEVER | never, r::CTRL_SET_LINK_UP);
     // Without a link, restart auto-negotiation.
     if registers.read32(r::STATUS) & r::STATUS_LINK_UP == 0 {
         negotiate(registers);

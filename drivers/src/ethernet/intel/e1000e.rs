@@ -1,12 +1,10 @@
 //! 82574L (`e1000e` of Linux and QEMU): two pairs of queues, extended descriptors, MSI-X or MSI.
 
-use super::Error;
-use super::chip::{self, Causes, Chip, Mode, Setup};
+use super::chip::{self, Causes, Chip, Mode, Model, Setup};
 use super::registers::{self as r, change};
 use super::transmit::Format;
 use crate::hal::Registers;
 use alloc::boxed::Box;
-use core::time::Duration;
 
 /// Intel's PCI device IDs: 82574L, 82574LA.
 pub const DEVICES: [u16; 2] = [0x10d3, 0x10f6];
@@ -49,7 +47,12 @@ const GCR: usize = 0x5b00;
 const GCR2: usize = 0x5b64;
 
 /// The chip.
+#[derive(Default)]
 pub struct E1000e;
+
+impl Model for E1000e {
+    const IS_VIRTUAL: bool = false;
+}
 
 impl Chip for E1000e {
     fn registers(&self) -> usize {
@@ -75,18 +78,6 @@ impl Chip for E1000e {
     // Limited by frames of 9,234 bytes with FCS and a tag.
     fn most_mtu(&self) -> u16 {
         9212
-    }
-
-    fn reset(&mut self, registers: &dyn Registers) {
-        chip::reset_physical(registers);
-    }
-
-    fn is_reset(
-        &mut self,
-        registers: &dyn Registers,
-        waited: Duration,
-    ) -> Result<Option<[u8; 6]>, Error> {
-        chip::is_physical_reset(registers, waited)
     }
 
     fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {

@@ -1,5 +1,6 @@
 //! Errors of a port. Each text names the cause and the remedy.
 
+use crate::ethernet::rings::NoMemory;
 use core::fmt;
 
 /// Why a port cannot be used.
@@ -9,6 +10,8 @@ pub enum Error {
     NoRegisters,
     /// The registers read as all ones.
     Absent,
+    /// A card with another MAC address is in the slot.
+    Another,
     /// CTRL.RST stays 1.
     NoReset,
     /// Neither the receive address register nor the EEPROM has a valid MAC address.
@@ -32,13 +35,23 @@ impl Error {
         match self {
             Error::Absent => {
                 "the network card does not answer any more: it was pulled out, or its slot lost power; it is \
-                 not used until the appliance is restarted"
+                 tried again up to once a minute"
+            }
+            Error::Another => {
+                "another network card is in the slot: put the first one back, or restart the appliance to use \
+                 this one"
             }
             _ => {
-                "the network card does not come out of a reset, and is not used any more: power-cycle the \
-                 machine, or replace it"
+                "the network card does not come out of a reset: it is tried again up to once a minute; \
+                 power-cycle the machine, or replace it"
             }
         }
+    }
+}
+
+impl From<NoMemory> for Error {
+    fn from(NoMemory { bytes }: NoMemory) -> Self {
+        Error::NoMemory { bytes }
     }
 }
 
@@ -51,6 +64,7 @@ impl fmt::Display for Error {
             Error::Absent => f.write_str(
                 "network card does not answer (its registers read as all ones): reseat it, or replace it",
             ),
+            Error::Another => f.write_str("network card has another MAC address than before"),
             Error::NoReset => f.write_str(
                 "network card does not come out of reset (CTRL.RST): power-cycle the machine, or \
                  replace it",

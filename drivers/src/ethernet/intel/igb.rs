@@ -1,14 +1,12 @@
 //! 82576 (`igb` of Linux and QEMU): up to eight of its queues, advanced descriptors, MSI-X or MSI. SR-IOV stays
 //! disabled.
 
-use super::Error;
-use super::chip::{self, Causes, Chip, Mode, Setup};
+use super::chip::{self, Causes, Chip, Mode, Model, Setup};
 use super::receive::BUFFER;
 use super::registers as r;
 use super::transmit::Format;
 use crate::hal::Registers;
 use alloc::boxed::Box;
-use core::time::Duration;
 
 /// Intel's PCI device IDs: 82576, and cards with several of it, for copper.
 pub const DEVICES: [u16; 4] = [0x10c9, 0x10e8, 0x1526, 0x150a];
@@ -44,6 +42,7 @@ const BY_HASH: u32 = 2;
 const QUEUES: usize = 8;
 
 /// The chip.
+#[derive(Default)]
 pub struct Igb;
 
 /// Register bases of a pair of queues: receive, transmit. Those of the first four are at other offsets (82576, 8.1.3).
@@ -87,6 +86,10 @@ pub fn enable_queues(registers: &dyn Registers, setup: &Setup<'_>) {
     }
 }
 
+impl Model for Igb {
+    const IS_VIRTUAL: bool = false;
+}
+
 impl Chip for Igb {
     fn registers(&self) -> usize {
         0x2_0000
@@ -110,18 +113,6 @@ impl Chip for Igb {
 
     fn most_mtu(&self) -> u16 {
         crate::ethernet::MOST_MTU
-    }
-
-    fn reset(&mut self, registers: &dyn Registers) {
-        chip::reset_physical(registers);
-    }
-
-    fn is_reset(
-        &mut self,
-        registers: &dyn Registers,
-        waited: Duration,
-    ) -> Result<Option<[u8; 6]>, Error> {
-        chip::is_physical_reset(registers, waited)
     }
 
     fn start(&mut self, registers: &dyn Registers, setup: &Setup<'_>) {

@@ -2,9 +2,9 @@
 //! from the physical function's driver.
 
 use super::Error;
-use super::chip::{self, Causes, Chip, Mode, Setup};
+use super::chip::{Causes, Chip, Mode, Model, Setup};
 use super::igb;
-use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
+use super::mailbox::{ACCEPTED, Mailbox};
 use super::registers as r;
 use super::transmit::Format;
 use crate::hal::Registers;
@@ -17,7 +17,6 @@ const MAILBOX: usize = 0x0c40;
 const MEMORY: usize = 0x0800;
 
 // Requests (Linux: igbvf/mbx.h).
-const RESET: u32 = 1;
 const LONGEST: u32 = 5;
 const PROMISCUOUS: u32 = 6;
 const ALL_MULTICAST: u32 = 2 << 16;
@@ -42,10 +41,14 @@ pub struct IgbVf {
     step: Step,
 }
 
-impl IgbVf {
-    pub fn new() -> Self {
+impl Default for IgbVf {
+    fn default() -> Self {
         IgbVf { mailbox: Mailbox::new(MAILBOX, MEMORY), step: Step::AwaitReset }
     }
+}
+
+impl Model for IgbVf {
+    const IS_VIRTUAL: bool = true;
 }
 
 impl Chip for IgbVf {
@@ -83,16 +86,8 @@ impl Chip for IgbVf {
             }
             self.step = Step::Mac;
         }
-        let Some([kind, low, high]) = self.mailbox.request(registers, [RESET, 0, 0])? else {
-            return Ok(None);
-        };
-        if kind & REFUSED != 0 {
-            return Err(Error::Refused("a reset"));
-        }
-        let mac = chip::to_address(low, high);
-        if !crate::ethernet::is_station(mac) {
-            return Err(Error::NoMac);
-        }
+        let refused = Error::Refused("a reset");
+        let Some(mac) = self.mailbox.request_reset(registers, refused)? else { return Ok(None) };
         self.step = Step::Longest;
         Ok(Some(mac))
     }

@@ -2,7 +2,7 @@
 //! Link, module and lanes are used as the EEPROM has configured them.
 
 use super::Error;
-use super::chip::{self, Causes, Chip, EEPROM_TIMEOUT, Mode, Setup};
+use super::chip::{self, Causes, Chip, EEPROM_TIMEOUT, Mode, Model, Setup};
 use super::receive::BUFFER;
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::Format;
@@ -102,6 +102,7 @@ const ENABLE: u32 = 1 << 25;
 const TRANSMIT_VALUE: u32 = ENABLE | 1 << 8 | 32;
 
 /// The chip.
+#[derive(Default)]
 pub struct Ixgbe;
 
 impl Vectors {
@@ -179,6 +180,10 @@ fn address(registers: &dyn Registers) -> Result<[u8; 6], Error> {
     let port = (registers.read32(r::STATUS) & LAN_ID) >> 2;
     let section = chip::read_eeprom(registers, EERD, CORE_0 + port).ok_or(Error::NoMac)?;
     chip::read_address(registers, EERD, u32::from(section) + 1)
+}
+
+impl Model for Ixgbe {
+    const IS_VIRTUAL: bool = false;
 }
 
 impl Chip for Ixgbe {

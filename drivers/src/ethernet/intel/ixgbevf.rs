@@ -2,10 +2,10 @@
 //! requested from the physical function's driver, by interface 1.1 or newer, which supports jumbo frames.
 
 use super::Error;
-use super::chip::{self, Causes, Chip, Mode, Setup};
+use super::chip::{Causes, Chip, Mode, Model, Setup};
 use super::igbvf::NEEDS_SETUP;
 use super::ixgbe::{self, Vectors};
-use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
+use super::mailbox::{ACCEPTED, Mailbox};
 use super::registers as r;
 use super::transmit::Format;
 use crate::hal::Registers;
@@ -29,7 +29,6 @@ const VECTORS: Vectors = Vectors {
 };
 
 // Requests (Linux: ixgbevf/mbx.h).
-const RESET: u32 = 1;
 const GROUPS: u32 = 3;
 const LONGEST: u32 = 5;
 const INTERFACE: u32 = 8;
@@ -68,11 +67,15 @@ pub struct IxgbeVf {
     group: u32,
 }
 
-impl IxgbeVf {
-    pub fn new() -> Self {
+impl Default for IxgbeVf {
+    fn default() -> Self {
         let mailbox = Mailbox::new(MAILBOX, MEMORY);
         IxgbeVf { mailbox, step: Step::AwaitReset, interface: 0, group: 0 }
     }
+}
+
+impl Model for IxgbeVf {
+    const IS_VIRTUAL: bool = true;
 }
 
 impl Chip for IxgbeVf {
@@ -120,17 +123,9 @@ impl Chip for IxgbeVf {
             }
             self.step = Step::Mac;
         }
-        let Some([kind, low, high]) = self.mailbox.request(registers, [RESET, 0, 0])? else {
-            return Ok(None);
-        };
         // The reset is done even if the function has no address.
-        if kind & REFUSED != 0 {
-            return Err(Error::Unnamed);
-        }
-        let mac = chip::to_address(low, high);
-        if !crate::ethernet::is_station(mac) {
-            return Err(Error::NoMac);
-        }
+        let refused = Error::Unnamed;
+        let Some(mac) = self.mailbox.request_reset(registers, refused)? else { return Ok(None) };
         let [.., a, b] = mac;
         self.group = u32::from(a >> 4) | u32::from(b) << 4;
         self.step = Step::Interface(NEWEST);

@@ -1,11 +1,11 @@
-//! Life cycle of a port: start, periodic checks, reset, and failure. No function waits: each step polls whether the
-//! chip has completed the previous one.
+//! Life cycle of a port: start, periodic checks, reset, failure, and return. No function waits: each step polls whether
+//! the chip has completed the previous one.
 
 use super::chip::Setup;
 use super::error::Error;
 use super::port::IntelPort;
-use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, Stall};
-use crate::hal::{Instant, Severity};
+use crate::ethernet::keeper::{BACK, HUNG, OUT_OF_ORDER, Stall};
+use crate::hal::{Backoff, DeviceLife, DeviceState, Instant, Severity};
 use core::time::Duration;
 
 /// Time after the begin of a reset during which the chip must not be accessed (82574, 4.6.2: it reads the EEPROM
@@ -24,7 +24,7 @@ enum State {
     /// The reset is over; a virtual function negotiates with the physical function's driver.
     Agreeing,
     Live,
-    /// The chip has failed, and is not used any more.
+    /// The chip has failed, or is absent. One that was live is tried again.
     Gone(Error),
 }
 
@@ -40,6 +40,9 @@ pub struct Life {
     link: bool,
     /// The chip was live before.
     pub was_live: bool,
+    /// Why the chip is not live, as reported; None while it is.
+    reported: Option<Error>,
+    backoff: Backoff,
 }
 
 impl Default for Life {
@@ -51,6 +54,8 @@ impl Default for Life {
             receive: Stall::default(),
             link: false,
             was_live: false,
+            reported: None,
+            backoff: Backoff::default(),
         }
     }
 }
@@ -60,7 +65,21 @@ impl Life {
         self.state == State::Live
     }
 
-    /// Why the chip is not used any more; None while it is.
+    /// The state for reports.
+    pub fn report(&self) -> DeviceLife {
+        let reason = self.reported.map_or("", |error| error.notice());
+        let state = match self.state {
+            State::Live => return DeviceLife::default(),
+            State::Resetting if self.was_live => DeviceState::Resetting,
+            State::Resetting | State::Agreeing => DeviceState::Starting,
+            State::Gone(Error::Absent | Error::Another) => DeviceState::Absent,
+            State::Gone(_) => DeviceState::Failed,
+        };
+        let next_try = self.backoff.next_try().filter(|_| self.was_live && self.error().is_some());
+        DeviceLife { state, reason, next_try }
+    }
+
+    /// Why the chip is not used; None while it is, or while it starts.
     pub fn error(&self) -> Option<Error> {
         match self.state {
             State::Gone(error) => Some(error),
@@ -84,6 +103,7 @@ impl IntelPort {
             State::Live | State::Gone(_) => return,
             State::Resetting if waited < SETTLING => return,
             State::Resetting => match self.chip.is_reset(&*self.registers, waited) {
+                Ok(Some(mac)) if self.is_another(mac) => Err(Error::Another),
                 Ok(Some(mac)) => {
                     self.reset_done(mac);
                     // At the first start the MTU is not known yet.
@@ -114,6 +134,12 @@ impl IntelPort {
         }
     }
 
+    /// Whether a MAC address after a reset is that of another card. A virtual function has the address that the physical
+    /// function's driver gives it.
+    fn is_another(&self, mac: [u8; 6]) -> bool {
+        !self.is_virtual && self.mac != [0; 6] && mac != self.mac
+    }
+
     /// Ends a reset. The MAC address of the first reset is kept. At the first start, `await_life` then sets the MTU.
     fn reset_done(&mut self, mac: [u8; 6]) {
         if self.mac == [0; 6] {
@@ -131,6 +157,7 @@ impl IntelPort {
             longest: self.longest,
             mode: self.signal.mode(),
         };
+        self.function.enable_bus_master();
         self.chip.start(&*self.registers, &setup);
         self.receiver.start(self.longest, &*self.registers);
         self.transmitter.start(self.longest);
@@ -140,7 +167,11 @@ impl IntelPort {
         if let Some(owners) = &self.owners {
             owners.live();
         }
-        self.reset_log.note_up();
+        self.life.backoff.note_up();
+        match self.life.reported.take() {
+            Some(_) => self.reset_log.note(Severity::Information, BACK),
+            None => self.reset_log.note_up(),
+        }
         if self.wants_interrupts {
             self.apply_interrupts();
         }
@@ -173,14 +204,29 @@ impl IntelPort {
         self.begin();
     }
 
-    /// Takes the chip out of use.
+    /// Takes the chip out of use. Each reason is reported once, however often the chip is tried.
     pub fn give_up(&mut self, error: Error) {
         if self.life.error().is_some() {
             return;
         }
         self.halt_chip();
         self.life.state = State::Gone(error);
-        self.reset_log.note(Severity::Error, error.notice());
+        if self.life.reported.replace(error) != Some(error) {
+            self.reset_log.note(Severity::Error, error.notice());
+        }
+    }
+
+    /// Begins to set up a chip again that is out of use, if a try is due and the chip answers.
+    fn try_again(&mut self, now: Instant) {
+        if !self.life.was_live || !self.life.backoff.is_due(now) {
+            return;
+        }
+        // Counts until the chip is live: what follows may fail.
+        self.life.backoff.note_failed(now);
+        if self.saved.restore_lost(&self.function) && self.chip.link(&*self.registers).is_some() {
+            self.signal.restore(&self.function);
+            self.begin();
+        }
     }
 
     /// Stops the chip for good: it cannot access memory any more.
@@ -214,7 +260,7 @@ impl IntelPort {
     /// Checks the chip. Call it about once a second.
     pub fn check(&mut self, now: Instant) {
         if self.life.error().is_some() {
-            return;
+            return self.try_again(now);
         }
         let link = self.read_link();
         if !self.life.is_live() {

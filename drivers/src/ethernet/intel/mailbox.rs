@@ -2,8 +2,9 @@
 //! 7.10.2.9; messages as in `mbx.h` of Linux's `igbvf` and `ixgbevf`): one request at a time, each with one answer. No
 //! function waits.
 
-use super::Error;
 use super::registers::ALL_ONES;
+use super::{Error, chip};
+use crate::ethernet::is_station;
 use crate::hal::Registers;
 
 const REQUEST: u32 = 1;
@@ -16,10 +17,12 @@ const RESET_DONE: u32 = 1 << 7;
 /// Bits that are cleared by reading.
 const READ_ONCE: u32 = MESSAGE | ACKNOWLEDGED | RESET_DONE;
 
+/// Request: resets the function.
+const RESET: u32 = 1;
 /// First word of an answer: the request was accepted.
 pub const ACCEPTED: u32 = 1 << 31;
 /// First word of an answer: the request was refused.
-pub const REFUSED: u32 = 1 << 30;
+const REFUSED: u32 = 1 << 30;
 /// The physical function is up.
 const CLEAR_TO_SEND: u32 = 1 << 29;
 
@@ -58,6 +61,23 @@ impl Mailbox {
     /// Returns to the state after a reset.
     pub fn clear(&mut self) {
         *self = Mailbox::new(self.register, self.memory);
+    }
+
+    /// Requests a reset of this function. Returns the MAC address that it gets; None until the answer has come, and
+    /// `refused` as the error if it is refused.
+    pub fn request_reset(
+        &mut self,
+        registers: &dyn Registers,
+        refused: Error,
+    ) -> Result<Option<[u8; 6]>, Error> {
+        let Some([kind, low, high]) = self.request(registers, [RESET, 0, 0])? else {
+            return Ok(None);
+        };
+        if kind & REFUSED != 0 {
+            return Err(refused);
+        }
+        let mac = chip::to_address(low, high);
+        if is_station(mac) { Ok(Some(mac)) } else { Err(Error::NoMac) }
     }
 
     /// Whether the physical function has reset this function, or itself.

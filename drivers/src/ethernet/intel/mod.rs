@@ -1,9 +1,10 @@
-//! Intel's Ethernet: 82574 (`e1000e`), 82576 (`igb`), 82599 (`ixgbe`), and virtual functions of the latter two
+//! Intel's Ethernet: 82540EM and 82545EM (`e1000`), 82574 (`e1000e`), 82576 (`igb`), 82599 (`ixgbe`), and virtual functions of the latter two
 //! (`igbvf`, `ixgbevf`). One pair of queues each, or several for as many cores; frames to 9 KiB, sent in place;
 //! interrupts only before a halt. No offloads, no VLAN filters, no flow control, no time stamps. PHYs and modules keep
 //! their settings; without a link, auto-negotiation is restarted.
 
 mod chip;
+mod e1000;
 mod e1000e;
 mod error;
 mod igb;
@@ -20,17 +21,25 @@ mod signal;
 mod split;
 mod transmit;
 
+pub use e1000::E1000;
+pub use e1000e::E1000e;
 pub use error::Error;
+pub use igb::Igb;
+pub use igbvf::IgbVf;
+pub use ixgbe::Ixgbe;
+pub use ixgbevf::IxgbeVf;
 
 use super::WantedMtu;
 use crate::driver::{Bus, Device, Id, OpenError};
 use crate::hal::{Clock, Platform, Port};
 use alloc::boxed::Box;
-use chip::Chip;
+use chip::Model;
 use port::IntelPort;
 
 const INTEL: u16 = 0x8086;
 
+/// Devices that `e1000` matches.
+pub const E1000_IDS: [Id; 2] = ids(e1000::DEVICES);
 /// Devices that `e1000e` matches.
 pub const E1000E: [Id; 2] = ids(e1000e::DEVICES);
 /// Devices that `igb` matches.
@@ -52,65 +61,15 @@ const fn ids<const N: usize>(devices: [u16; N]) -> [Id; N] {
     ids
 }
 
-/// Opens an 82574.
-pub fn open_e1000e(
+/// Opens a function of one of the chips.
+pub fn open<C: Model>(
     device: Device,
-    platform: &mut dyn Platform,
-    wanted_mtu: WantedMtu<'_>,
-    clock: &dyn Clock,
-) -> Result<Box<dyn Port + Send>, OpenError> {
-    open(device, Box::new(e1000e::E1000e), false, platform, wanted_mtu, clock)
-}
-
-/// Opens an 82576.
-pub fn open_igb(
-    device: Device,
-    platform: &mut dyn Platform,
-    wanted_mtu: WantedMtu<'_>,
-    clock: &dyn Clock,
-) -> Result<Box<dyn Port + Send>, OpenError> {
-    open(device, Box::new(igb::Igb), false, platform, wanted_mtu, clock)
-}
-
-/// Opens a virtual function of an 82576.
-pub fn open_igbvf(
-    device: Device,
-    platform: &mut dyn Platform,
-    wanted_mtu: WantedMtu<'_>,
-    clock: &dyn Clock,
-) -> Result<Box<dyn Port + Send>, OpenError> {
-    open(device, Box::new(igbvf::IgbVf::new()), true, platform, wanted_mtu, clock)
-}
-
-/// Opens an 82599.
-pub fn open_ixgbe(
-    device: Device,
-    platform: &mut dyn Platform,
-    wanted_mtu: WantedMtu<'_>,
-    clock: &dyn Clock,
-) -> Result<Box<dyn Port + Send>, OpenError> {
-    open(device, Box::new(ixgbe::Ixgbe), false, platform, wanted_mtu, clock)
-}
-
-/// Opens a virtual function of an 82599.
-pub fn open_ixgbevf(
-    device: Device,
-    platform: &mut dyn Platform,
-    wanted_mtu: WantedMtu<'_>,
-    clock: &dyn Clock,
-) -> Result<Box<dyn Port + Send>, OpenError> {
-    open(device, Box::new(ixgbevf::IxgbeVf::new()), true, platform, wanted_mtu, clock)
-}
-
-fn open(
-    device: Device,
-    chip: Box<dyn Chip>,
-    is_virtual: bool,
     platform: &mut dyn Platform,
     wanted_mtu: WantedMtu<'_>,
     clock: &dyn Clock,
 ) -> Result<Box<dyn Port + Send>, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    let port = IntelPort::open(function, chip, is_virtual, platform, wanted_mtu, clock)?;
+    let chip = Box::new(C::default());
+    let port = IntelPort::open(function, chip, C::IS_VIRTUAL, platform, wanted_mtu, clock)?;
     Ok(Box::new(port))
 }

@@ -10,10 +10,11 @@ use crate::ethernet::keeper::ResetLog;
 use crate::ethernet::owners::Owners;
 use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::hal::{
-    Arena, Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Registers, TransmitError, TransmitProgress, Window, relax,
+    Arena, Clock, DeviceLife, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port,
+    PortCounters, Registers, TransmitError, TransmitProgress, Window, relax,
 };
 use crate::pci::Function;
+use crate::pci::reset::SavedConfig;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,6 +33,8 @@ pub struct IntelPort {
     /// State shared with the owners of other queues, if there are any.
     pub(super) owners: Option<Arc<Owners>>,
     pub(super) life: Life,
+    /// Configuration space as the driver has set it up, for a chip that was away.
+    pub(super) saved: SavedConfig,
     /// All zero until the first reset is over.
     pub(super) mac: [u8; 6],
     pub(super) mtu: u16,
@@ -61,8 +64,8 @@ impl IntelPort {
         let len = chip.registers();
         let address = bar.range(0, len as u64).ok_or(Error::NoRegisters)?;
         let registers = platform.map_registers(address, len).ok_or(Error::NoRegisters)?;
-        function.enable();
-        let signal = Signal::open(&function, &bars, platform);
+        function.prepare();
+        let signal = Signal::open(&function, &bars, chip.may_need_line(), platform);
         let mut memory = Vec::new();
         let rings = Self::rings(&*chip, platform.arena(), &mut memory);
         let (receiver, transmitter) = match rings {
@@ -72,8 +75,10 @@ impl IntelPort {
                 return Err(error);
             }
         };
+        let saved = SavedConfig::of(&function);
         let mut port = IntelPort {
             function,
+            saved,
             registers,
             chip,
             signal,
@@ -248,6 +253,10 @@ impl Port for IntelPort {
 
     fn notice(&mut self) -> Option<Notice> {
         self.reset_log.notice()
+    }
+
+    fn life(&self) -> DeviceLife {
+        self.life.report()
     }
 
     fn counters(&self) -> PortCounters {

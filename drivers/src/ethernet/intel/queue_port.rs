@@ -46,7 +46,7 @@ pub struct State {
 
 impl QueuePort {
     /// Follows the chip's current phase.
-    #[inline(always)]
+    #[inline]
     fn follow(&mut self) {
         let phase = self.owners.phase();
         if phase != self.state.phase {
@@ -61,6 +61,8 @@ impl QueuePort {
         self.state.phase = phase;
         (self.state.transmit, self.state.receive) = (Stall::default(), Stall::default());
         if Owners::is_live(phase) {
+            // The chip may have been away, and lost its vectors.
+            self.signal.restore(&self.function);
             self.receiver.start(self.longest, &*self.registers);
             self.transmitter.start(self.longest);
             if self.state.wants_interrupts {

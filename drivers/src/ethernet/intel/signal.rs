@@ -1,5 +1,5 @@
-//! Interrupts of a chip, which wake a halted core: MSI-X, or MSI if the function has no MSI-X. They are enabled in the
-//! chip, and only before a halt; the table's entries are never masked.
+//! Interrupts of a chip, which wake a halted core: MSI-X, MSI if the function has no MSI-X, or the legacy line if the
+//! chip may have no other. They are enabled in the chip, and only before a halt; the table's entries are never masked.
 
 use super::chip::Mode;
 use crate::hal::{Interrupt, Platform};
@@ -15,6 +15,8 @@ enum Source {
     None,
     Msix(Msix),
     Msi,
+    /// The legacy line. The chip asserts it as long as an enabled cause is pending; the machine sees the edge.
+    Line,
 }
 
 /// The interrupt of a chip.
@@ -27,7 +29,12 @@ pub struct Signal {
 
 impl Signal {
     /// Allocates an interrupt of the platform and routes the function's to it. Without one, the chip raises none.
-    pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Signal {
+    pub fn open(
+        function: &Function<'_>,
+        bars: &Bars,
+        may_need_line: bool,
+        platform: &mut dyn Platform,
+    ) -> Signal {
         let msix = Msix::open(function, bars, platform);
         let interrupt = platform.allocate_interrupt();
         let source = match (msix, &interrupt) {
@@ -40,6 +47,10 @@ impl Signal {
             && !signal.route(function, &interrupt)
         {
             signal.source = Source::None;
+        }
+        if may_need_line && signal.interrupt.is_none() {
+            signal.interrupt = function.allow_line().and_then(|line| platform.route_line(line));
+            signal.source = if signal.wakes() { Source::Line } else { Source::None };
         }
         signal
     }
@@ -63,7 +74,8 @@ impl Signal {
     /// Routes the interrupts to `interrupt`; false if that fails.
     pub fn route(&mut self, function: &Function<'_>, interrupt: &Interrupt) -> bool {
         let routed = match &mut self.source {
-            Source::None => false,
+            // The machine has routed the line to the core of the set-up.
+            Source::None | Source::Line => false,
             Source::Msix(msix) => {
                 let end = (self.first + VECTORS).min(msix.entries());
                 (self.first..end).all(|vector| msix.route(vector, interrupt))
@@ -76,11 +88,20 @@ impl Signal {
         routed
     }
 
+    /// Routes the interrupts as before, after the function has lost its settings.
+    pub fn restore(&mut self, function: &Function<'_>) {
+        match (&self.source, self.interrupt) {
+            (Source::Line, _) => _ = function.allow_line(),
+            (_, Some(interrupt)) => _ = self.route(function, &interrupt),
+            (_, None) => {}
+        }
+    }
+
     /// The mode for [`super::chip::Setup`].
     pub fn mode(&self) -> Mode {
         match self.source {
             Source::Msix(_) => Mode::Msix,
-            Source::None | Source::Msi => Mode::Msi,
+            Source::None | Source::Msi | Source::Line => Mode::Msi,
         }
     }
 

@@ -63,12 +63,29 @@ pub fn most_pairs(general: &[u8]) -> usize {
     if spreads { queues.min(events).max(1) } else { 1 }
 }
 
-/// The general capabilities to set, derived from the current ones: commands without checksums, doorbell pages of 4 KiB.
+/// Queue pairs that the function can have, as log2: those of a verbs provider, and twice as many while earlier ones are
+/// being destroyed. The firmware asks for memory for as many as it can have (Linux sets the field as well).
+const LOG_PAIRS: u32 = 13;
+
+/// Whether the function manages the card's switch of physical functions (`eswitch_manager`).
+pub fn manages_switch(general: &[u8]) -> bool {
+    get(general, 0x1a7, 1) == 1
+}
+
+/// Whether local loopback of multicast (`disable_local_lb_mc`) and of unicast (`disable_local_lb_uc`) can be disabled.
+pub fn local_loopback(general: &[u8]) -> [bool; 2] {
+    [0x3e2, 0x3e1].map(|bit| get(general, bit, 1) == 1)
+}
+
+/// The general capabilities to set, derived from the current ones: commands without checksums, doorbell pages of 4 KiB,
+/// not more queue pairs than are used.
 pub fn wanted(current: &[u8]) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes.copy_from_slice(&current[..BYTES]);
     set(&mut bytes, 0x210, 2, 0); // cmdif_checksum
     set(&mut bytes, 0x490, 16, 0); // log_uar_page_sz
+    let pairs = get(&bytes, 0x9b, 5).min(LOG_PAIRS);
+    set(&mut bytes, 0x9b, 5, pairs); // log_max_qp
     bytes
 }
 

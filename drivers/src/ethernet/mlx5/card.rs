@@ -13,7 +13,8 @@ use super::receive::Receiver;
 use super::split::SharedState;
 use super::transmit::Transmitter;
 use crate::hal::{Arena, HashKey, Instant, Window};
-use crate::pci::{Function, reset};
+use crate::pci::Function;
+use crate::pci::reset::{self, FunctionReset, Progress, SavedConfig};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -25,6 +26,8 @@ use core::time::Duration;
 const MANAGE_PAGES: Command = Command(0x108, "MANAGE_PAGES");
 /// Interval at which a card is checked for removal while a command is in flight.
 const PRESENCE_CHECK: Duration = Duration::from_secs(1);
+/// Time for which registers may read as all ones: a reset by the machine, or by the physical function.
+const ABSENCE: Duration = Duration::from_secs(5);
 /// Maximum number of events that are processed at a time.
 const MOST_EVENTS: usize = 128;
 /// Maximum number of events of each kind that are kept for a verbs provider. It has fewer queues, so only a faulty card
@@ -59,7 +62,8 @@ impl Queues {
     /// Handles an event of completion queue `number`; false if it is not one of these.
     pub fn has_told(&mut self, number: u32) -> bool {
         let mut own = false;
-        for queue in [&mut self.receiver.completions, &mut self.transmitter.completions] {
+        for queue in [&mut self.receiver.queue.completions, &mut self.transmitter.queue.completions]
+        {
             if queue.number() == number {
                 queue.has_told();
                 own = true;
@@ -72,6 +76,8 @@ impl Queues {
 /// A card.
 pub struct Card {
     pub function: Function<'static>,
+    /// Configuration registers as at the opening.
+    pub saved: SavedConfig,
     pub firmware: Firmware,
     pub time: SharedTime,
     pub arena: Arena,
@@ -93,6 +99,10 @@ pub struct Card {
     pub is_distrusted: bool,
     /// An event has reported the failure of a queue.
     pub has_failed: bool,
+    /// The function manages the switch of physical functions.
+    pub manages_switch: bool,
+    /// Local loopback of multicast and of unicast can be disabled.
+    pub local_loopback: [bool; 2],
     /// The card executes atomic operations, in the byte order of the CPU.
     pub atomics: bool,
     /// Events of a verbs provider's queue pairs, at most two for each.
@@ -128,6 +138,7 @@ impl Card {
     ) -> Self {
         Card {
             function,
+            saved: SavedConfig::of(&function),
             firmware,
             time,
             arena,
@@ -144,6 +155,8 @@ impl Card {
             link: false,
             is_distrusted: false,
             has_failed: false,
+            manages_switch: false,
+            local_loopback: [false; 2],
             atomics: false,
             pairs: VecDeque::new(),
             completed: VecDeque::new(),
@@ -159,7 +172,7 @@ impl Card {
     }
 
     /// The doorbell page of the first pair.
-    #[inline(always)]
+    #[inline]
     pub fn doorbells(&self) -> Doorbells<'_> {
         self.firmware.doorbells(self.objects.pair.page)
     }
@@ -178,10 +191,40 @@ impl Card {
         }
     }
 
-    /// Waits for `time`.
-    pub async fn wait(&mut self, time: Duration) {
-        let until = self.time.get() + time;
-        while self.time.get() < until {
+    /// Resets the function, and waits until it answers again.
+    pub async fn reset_function(&mut self) -> Result<(), Error> {
+        // After a reset by the machine the function has lost its registers, and its capabilities are as before.
+        if !self.saved.restore_lost(&self.function) {
+            return Err(Error::Absent);
+        }
+        if !FunctionReset::is_supported(&self.function) {
+            return Err(Error::NoReset);
+        }
+        let mut reset = FunctionReset::begin(&self.function, self.saved, self.time.get());
+        loop {
+            match reset.step(&self.function, self.time.get()) {
+                Progress::Done => return Ok(()),
+                Progress::NoAnswer => return Err(Error::NoReturn),
+                Progress::Waiting => pause().await,
+            }
+        }
+    }
+
+    /// Waits until the firmware is up, for `most`. Registers that read as all ones are waited for, too, but not as long.
+    pub async fn await_firmware(&mut self, most: Duration) -> Result<(), Error> {
+        let since = self.time.get();
+        let mut seen = since;
+        loop {
+            let now = self.time.get();
+            match self.firmware.is_ready() {
+                Ok(true) => return Ok(()),
+                Ok(false) => seen = now,
+                Err(absent) if now.since(seen) > ABSENCE => return Err(absent),
+                Err(_) => {}
+            }
+            if now.since(since) > most {
+                return Err(Error::NotReady);
+            }
             pause().await;
         }
     }
@@ -196,6 +239,7 @@ impl Card {
     ) -> Result<Vec<u8>, Error> {
         self.firmware.post(Slot::Ordinary, command, operation, input, output)?;
         let mut check_at = self.time.get() + PRESENCE_CHECK;
+        let mut seen = self.time.get();
         let late_at = Firmware::late_at(self.time.get());
         loop {
             if let Some(answer) = self.firmware.answer(Slot::Ordinary) {
@@ -206,7 +250,11 @@ impl Card {
             let now = self.time.get();
             if now >= check_at {
                 check_at = now + PRESENCE_CHECK;
-                self.firmware.is_ready()?;
+                match self.firmware.is_ready() {
+                    Ok(_) => seen = now,
+                    Err(absent) if now.since(seen) > ABSENCE => return Err(absent),
+                    Err(_) => {}
+                }
             }
             if now >= late_at {
                 return Err(Error::Late(command.1));
@@ -263,9 +311,9 @@ impl Card {
     pub fn arm(&mut self) {
         let doorbells = self.firmware.doorbells(self.objects.pair.page);
         if let Some(queues) = &mut self.queues {
-            queues.receiver.completions.arm(doorbells);
+            queues.receiver.queue.completions.arm(doorbells);
             if queues.transmitter.is_starved() {
-                queues.transmitter.completions.arm(doorbells);
+                queues.transmitter.queue.completions.arm(doorbells);
             }
         }
         self.events.arm(doorbells);
@@ -338,8 +386,7 @@ impl Drop for Card {
     fn drop(&mut self) {
         self.quiesce_others();
         // The card must not access memory any more, and a reset discards its work.
-        let _ = reset::begin(&self.function);
-        self.function.disable();
+        reset::abandon(&self.function);
         self.publish_stopped();
         let pages = core::mem::take(&mut self.pages);
         let taken = pages.memory().iter().copied().chain(self.memory.drain(..));

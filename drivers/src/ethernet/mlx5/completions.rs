@@ -120,13 +120,13 @@ impl Completions {
         self.number
     }
 
-    #[inline(always)]
+    #[inline]
     fn index(&self, number: u32) -> usize {
         (number as usize & ((1 << self.log) - 1)) * WORDS
     }
 
     /// The last word of entry `number`, if the device has written it.
-    #[inline(always)]
+    #[inline]
     fn last(&self, number: u32) -> Option<u64> {
         let last = self.words.load(self.index(number) + LAST).swap_bytes();
         let owner = u64::from(number >> self.log & 1);
@@ -134,7 +134,7 @@ impl Completions {
     }
 
     /// Whether completions wait.
-    #[inline(always)]
+    #[inline]
     pub fn pending(&self) -> bool {
         self.last(self.taken).is_some()
     }
@@ -150,19 +150,19 @@ impl Completions {
     }
 
     /// The next completion, without taking it: index of its first word, and its last word.
-    #[inline(always)]
+    #[inline]
     pub fn next_words(&self) -> Option<(usize, u64)> {
         Some((self.index(self.taken), self.last(self.taken)?))
     }
 
     /// Takes the completion that [`Completions::next_words`] has returned.
-    #[inline(always)]
+    #[inline]
     pub fn skip(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
     /// Takes the next completion: index of its first word, and its last word.
-    #[inline(always)]
+    #[inline]
     pub fn take_words(&mut self) -> Option<(usize, u64)> {
         let next = self.next_words()?;
         self.skip();
@@ -170,13 +170,13 @@ impl Completions {
     }
 
     /// A word of the completion whose first word has index `at`.
-    #[inline(always)]
+    #[inline]
     pub fn word(&self, at: usize, word: usize) -> u64 {
         self.words.load(at + word).swap_bytes()
     }
 
     /// Takes the next completion of an Ethernet queue.
-    #[inline(always)]
+    #[inline]
     pub fn take(&mut self) -> Option<Done> {
         let (at, last) = self.take_words()?;
         let counter = (last >> 16) as u16;
@@ -189,7 +189,7 @@ impl Completions {
     }
 
     /// Notifies the device of the completions taken.
-    #[inline(always)]
+    #[inline]
     pub fn tell(&mut self) {
         if self.notified != self.taken {
             self.notified = self.taken;

@@ -1,5 +1,6 @@
 //! Errors of a card. Each text names the cause and the remedy.
 
+use crate::ethernet::rings::NoMemory;
 use core::fmt;
 
 /// Why a card cannot be used.
@@ -13,6 +14,8 @@ pub enum Error {
     NoReset,
     /// The firmware does not come up.
     NotReady,
+    /// The card does not answer after its reset.
+    NoReturn,
     /// The command interface has another revision.
     Revision(u16),
     /// The command queue has an unknown layout: log2 of its entries, and of the bytes of an entry.
@@ -63,6 +66,12 @@ fn status(status: u8) -> &'static str {
     }
 }
 
+impl From<NoMemory> for Error {
+    fn from(NoMemory { bytes }: NoMemory) -> Self {
+        Error::NoMemory { bytes }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -76,6 +85,9 @@ impl fmt::Display for Error {
             ),
             Error::NotReady => f.write_str(
                 "mlx5's firmware does not come up: power the machine off and on, or update the card's firmware",
+            ),
+            Error::NoReturn => f.write_str(
+                "mlx5 does not answer after its reset: power the machine off and on, or replace the card",
             ),
             Error::Revision(revision) => {
                 write!(f, "mlx5's commands are of revision {revision}, not 5: update the card's firmware")
@@ -103,11 +115,11 @@ impl fmt::Display for Error {
                 write!(f, "mlx5's firmware returned an invalid answer to {name}: update it")
             }
             Error::TooManyPages(count) => {
-                write!(f, "mlx5's firmware asks for {count} pages of memory: give the machine more, or the card fewer functions")
+                write!(f, "mlx5's firmware asks for {count} pages of memory, which no card needs: update it, or reset the card")
             }
             Error::NoMac => f.write_str("mlx5 has no MAC address: give the virtual function one (ip link set PF vf N mac ...)"),
             Error::NoMemory { bytes } => {
-                write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
+                write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory (a card wants 40 to 80 MiB)")
             }
         }
     }

@@ -47,19 +47,19 @@ pub struct Doorbells<'a> {
 
 impl<'a> Doorbells<'a> {
     /// Page number `page`.
-    #[inline(always)]
+    #[inline]
     pub fn new(registers: &'a dyn Registers, page: u32) -> Self {
         Doorbells { registers, start: (page as usize) << 12 }
     }
 
     /// Writes a register. The caller passes the big-endian value in the CPU's byte order.
-    #[inline(always)]
+    #[inline]
     pub fn write32(&self, offset: usize, value: u32) {
         self.registers.write32(self.start + offset, value);
     }
 
     /// Writes 64 bits, as [`Doorbells::write32`].
-    #[inline(always)]
+    #[inline]
     pub fn write64(&self, offset: usize, value: u64) {
         self.registers.write64(self.start + offset, value);
     }
@@ -105,7 +105,7 @@ impl Firmware {
     }
 
     /// A doorbell page.
-    #[inline(always)]
+    #[inline]
     pub fn doorbells(&self, page: u32) -> Doorbells<'_> {
         Doorbells::new(&*self.registers, page)
     }
@@ -119,7 +119,7 @@ impl Firmware {
         self.registers.write32(offset, value.to_be());
     }
 
-    /// Whether the firmware is up.
+    /// Whether the firmware is up. An error if the registers read as all ones.
     pub fn is_ready(&self) -> Result<bool, Error> {
         match self.read(STATUS) {
             u32::MAX => Err(Error::Absent),

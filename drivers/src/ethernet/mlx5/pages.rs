@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 const PAGE: usize = 4096;
 /// Maximum number of pages per command: as many as its mailboxes hold.
 pub const AT_A_TIME: usize = 512;
-/// Maximum number of pages of the firmware: 64 MiB. Cards request tens of MiB.
-const MOST: usize = 16384;
+/// Maximum number of pages of the firmware: 4 GiB. Cards request tens of MiB; the arena is the real limit.
+const MOST: usize = 1 << 20;
 /// Number of pages that are allocated from the arena at a time, if it has a free stretch of that length.
 const STRETCH: usize = 64;
 

@@ -72,9 +72,9 @@ impl Rings {
             events: events.ring(),
             events_log: events.log(),
             receive,
-            received: Ring::of(&receiver.completions),
+            received: Ring::of(&receiver.queue.completions),
             send: Ring { memory, record, log: transmitter.log() },
-            sent: Ring::of(&transmitter.completions),
+            sent: Ring::of(&transmitter.queue.completions),
         }
     }
 }

@@ -12,9 +12,10 @@ use super::transmit::Transmitter;
 use crate::ethernet::keeper::{HUNG, OUT_OF_ORDER, ResetLog, Stall};
 use crate::ethernet::{LEAST_MTU, MOST_MTU, VerbsPort, WantedMtu};
 use crate::hal::{
-    Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Severity, TransmitError, TransmitProgress,
+    Backoff, Clock, DeviceLife, DeviceState, Frame, HashKey, Instant, Interrupt, Notice, Packet,
+    Platform, Port, PortCounters, Severity, TransmitError, TransmitProgress,
 };
+use crate::pci::reset::SavedConfig;
 use crate::pci::{Function, Msix};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,11 +34,18 @@ const LEAST_BAR: u64 = 0x10_0000;
 const STOPPED: &str = "the network card has stopped a queue because of an error: it is reset";
 const FAILED: &str =
     "the network card's firmware reported a fatal error: it is reset; update the firmware";
-const HUNG_FIRMWARE: &str = "the network card's firmware hangs (its health counter stopped): it is reset; update the firmware";
+const HUNG_FIRMWARE: &str = "the network card's firmware seems to hang (its health counter stopped): if traffic stops as well, reset the card \
+     (mlxfwreset), or update the firmware";
+const COLD: &str = "the network card's firmware reported a failure that only powering the machine off and on ends: do that; the card is \
+     tried again until then";
 const MEMORY: &str = "the network card's firmware requests more memory than is free: it is reset; give the machine more memory";
 const GONE: &str = "the network card does not answer any more: it was removed, or its firmware has stopped; it is reset";
-pub(super) const NOT_BACK: &str = "the network card does not come back from a reset, and is not used any more: reset the card, and restart \
-     the appliance";
+pub(super) const NOT_BACK: &str = "the network card does not come back from a reset: it is tried again, at least once a minute; check the card, its \
+     firmware and its slot";
+const ANOTHER: &str = "another network card has come back from a reset (its MAC address is another), and is not used: put the old \
+     card back, or restart the appliance";
+/// Checks without progress after which a queue hangs: 15 s, as in Linux (`watchdog_timeo`), because PFC may pause it.
+pub(super) const STALLED: u8 = 15;
 const DISTRUSTED: &str = "the network card's function is not trusted: it receives only multicast that the host lets through; trust \
      it on the host (ip link set PF vf N trust on)";
 
@@ -50,6 +58,14 @@ pub struct Mlx5Port {
     pub(super) card: Option<Box<Card>>,
     /// The start in progress.
     pub(super) steps: Option<Steps>,
+    /// A card that did not come up, and the next try.
+    pub(super) failed: Option<Box<Card>>,
+    backoff: Backoff,
+    /// The firmware's health counter stands still.
+    is_hung: bool,
+    /// Why the card is not ready.
+    why: Option<&'static str>,
+    clock: Option<Box<dyn Clock + Send>>,
     pub(super) time: SharedTime,
     pub(super) reset_log: ResetLog,
     transmit: Stall,
@@ -77,7 +93,7 @@ impl Mlx5Port {
         let registers = platform.map_registers(bar.address, bar.size as usize);
         let registers = registers.ok_or(Error::NoRegisters)?;
         let mut arena = platform.arena().share();
-        function.enable();
+        function.prepare();
         let opened = Firmware::new(registers, &mut arena).and_then(|firmware| {
             let bytes = Events::bytes(events::LOG);
             match arena.alloc(bytes, 4096) {
@@ -111,13 +127,21 @@ impl Mlx5Port {
         let mut msix = Msix::open(&function, &bars, platform);
         let interrupt = msix.as_ref().and_then(|_| platform.allocate_interrupt());
         let routed = interrupt.filter(|interrupt| route(&mut msix, interrupt));
+        let mut card = card;
+        // With MSI-X enabled.
+        card.saved = SavedConfig::of(&function);
         let (mac, mtu, distrusted) = (card.mac, card.mtu, card.is_distrusted);
         let mut port = Mlx5Port {
             card: Some(card),
             steps: None,
+            failed: None,
+            backoff: Backoff::default(),
+            is_hung: false,
+            why: None,
+            clock: platform.clock(),
             time,
             reset_log: ResetLog::new(),
-            transmit: Stall::default(),
+            transmit: Stall::after(STALLED),
             receive: Stall::default(),
             msix,
             routed,
@@ -136,13 +160,35 @@ impl Mlx5Port {
         let Some(card) = self.card.take() else { return };
         self.before = count(self.before, &card);
         self.reset_log.reset(why);
-        (self.transmit, self.receive) = (Stall::default(), Stall::default());
+        self.why = Some(why);
+        (self.transmit, self.receive) = (Stall::after(STALLED), Stall::default());
+        self.is_hung = false;
         self.steps = Some(Box::pin(start::restart(card)));
         self.come_up();
     }
 
+    /// Starts a card again that did not come up, if the next try is due.
+    fn try_again(&mut self) {
+        if self.backoff.is_due(self.time.get())
+            && let Some(card) = self.failed.take()
+        {
+            self.steps = Some(Box::pin(start::restart(card)));
+            self.come_up();
+        }
+    }
+
+    /// The time of the machine's clock, or of the last check without one.
+    pub fn now(&self) -> Instant {
+        self.clock.as_ref().map_or_else(|| self.time.get(), |clock| clock.now())
+    }
+
+    /// Whether the port has a clock of its own.
+    pub fn has_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
     /// Polls the start, if one is in progress.
-    #[inline(always)]
+    #[inline]
     fn poll_start(&mut self) {
         if self.steps.is_some() {
             self.come_up();
@@ -151,6 +197,9 @@ impl Mlx5Port {
 
     #[cold]
     fn come_up(&mut self) {
+        if let Some(clock) = &self.clock {
+            self.time.set(clock.now());
+        }
         let Some(steps) = &mut self.steps else { return };
         for _ in 0..POLLS {
             let Poll::Ready((card, end)) =
@@ -163,10 +212,23 @@ impl Mlx5Port {
                 // With another MAC address, the card is not the one that the port's user has.
                 Ok(()) if card.mac == self.mac => {
                     self.reset_log.note_up();
+                    self.backoff.note_up();
+                    self.why = None;
                     self.before = uncount(self.before, &card);
                     self.attach(card);
                 }
-                _ => self.reset_log.note(Severity::Error, NOT_BACK),
+                end => {
+                    let why = if end.is_ok() { ANOTHER } else { NOT_BACK };
+                    // Reported once, however often it is tried.
+                    if self.why != Some(why) {
+                        self.reset_log.note(Severity::Error, why);
+                        self.why = Some(why);
+                    }
+                    // What it does meanwhile must not reach memory.
+                    card.function.disable();
+                    self.backoff.note_failed(self.time.get());
+                    self.failed = Some(card);
+                }
             }
             return;
         }
@@ -186,8 +248,13 @@ impl Mlx5Port {
         match card.health.check(&card.firmware) {
             Health::Absent => return Some(GONE),
             Health::Failed => return Some(FAILED),
-            Health::Hung => return Some(HUNG_FIRMWARE),
-            Health::Good => {}
+            Health::NeedsColdReset => return Some(COLD),
+            // Firmware that is busy recovers. Linux only reports this, too; fatal failures are found otherwise.
+            Health::Hung if !core::mem::replace(&mut self.is_hung, true) => {
+                self.reset_log.note(Severity::Warning, HUNG_FIRMWARE);
+            }
+            Health::Hung => {}
+            Health::Good => self.is_hung = false,
         }
         for _ in 0..POLLS {
             match card.process_events() {
@@ -204,14 +271,14 @@ impl Mlx5Port {
         }
         let queues = card.queues.as_mut()?;
         queues.transmitter.reclaim();
-        if queues.transmitter.out_of_sync {
+        if queues.transmitter.out_of_sync() {
             return Some(STOPPED);
         }
         let at = queues.transmitter.stuck_at().filter(|_| card.link);
         if self.transmit.check(at) {
             return Some(HUNG);
         }
-        let lost = queues.receiver.out_of_sync || self.receive.check(queues.receiver.stuck_at());
+        let lost = queues.receiver.out_of_sync() || self.receive.check(queues.receiver.stuck_at());
         lost.then_some(OUT_OF_ORDER)
     }
 }
@@ -373,6 +440,7 @@ impl Port for Mlx5Port {
     fn watch(&mut self, now: Instant) {
         self.time.set(now);
         self.poll_start();
+        self.try_again();
         match self.reset_reason() {
             Some(why) => self.reset(why),
             None => {
@@ -386,6 +454,20 @@ impl Port for Mlx5Port {
 
     fn notice(&mut self) -> Option<Notice> {
         self.reset_log.notice()
+    }
+
+    fn life(&self) -> DeviceLife {
+        let reason = self.why.unwrap_or("");
+        match (&self.card, &self.steps) {
+            (Some(_), _) if self.is_hung => DeviceLife::new(DeviceState::Degraded, HUNG_FIRMWARE),
+            (Some(_), _) => DeviceLife::default(),
+            (None, Some(_)) => DeviceLife::new(DeviceState::Resetting, reason),
+            (None, None) => {
+                let state =
+                    if reason == ANOTHER { DeviceState::Absent } else { DeviceState::Failed };
+                DeviceLife { state, reason, next_try: self.backoff.next_try() }
+            }
+        }
     }
 
     fn counters(&self) -> PortCounters {

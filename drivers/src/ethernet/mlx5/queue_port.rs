@@ -8,7 +8,7 @@ use super::events::{self, Event, Events};
 use super::firmware::Doorbells;
 use super::objects::PairObjects;
 use super::pair::Rings;
-use super::port::Mlx5Port;
+use super::port::{Mlx5Port, STALLED};
 use super::receive::Receiver;
 use super::split::SharedState;
 use super::transmit::Transmitter;
@@ -77,7 +77,7 @@ impl QueuePort {
             mac: first.mac,
             mtu: first.mtu,
             phase: 0,
-            transmit: Stall::default(),
+            transmit: Stall::after(STALLED),
             receive: Stall::default(),
             link: false,
             memory,
@@ -98,7 +98,7 @@ impl QueuePort {
     }
 
     /// Follows the card's current phase.
-    #[inline(always)]
+    #[inline]
     fn follow(&mut self) {
         let phase = self.shared.owners.phase();
         if phase != self.phase {
@@ -109,7 +109,7 @@ impl QueuePort {
     #[cold]
     fn follow_to(&mut self, phase: u32) {
         self.phase = phase;
-        (self.transmit, self.receive) = (Stall::default(), Stall::default());
+        (self.transmit, self.receive) = (Stall::after(STALLED), Stall::default());
         if Owners::is_live(phase) {
             let (objects, key) = (self.shared.objects(self.other), self.shared.key());
             self.objects = objects;
@@ -223,9 +223,9 @@ impl Port for QueuePort {
         }
         self.take_events();
         let doorbells = Doorbells::new(&*self.registers, self.objects.page);
-        self.queues.receiver.completions.arm(doorbells);
+        self.queues.receiver.queue.completions.arm(doorbells);
         if self.queues.transmitter.is_starved() {
-            self.queues.transmitter.completions.arm(doorbells);
+            self.queues.transmitter.queue.completions.arm(doorbells);
         }
         self.events.arm(doorbells);
     }
@@ -262,8 +262,8 @@ impl Port for QueuePort {
         let hangs = self.transmit.check(waits);
         if self.receive.check(receiver.stuck_at())
             || hangs
-            || receiver.out_of_sync
-            || transmitter.out_of_sync
+            || receiver.out_of_sync()
+            || transmitter.out_of_sync()
         {
             self.shared.owners.report_hang();
         }

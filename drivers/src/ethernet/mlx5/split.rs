@@ -60,7 +60,7 @@ impl SharedState {
     }
 
     /// Whether the card's registers must not be accessed.
-    #[inline(always)]
+    #[inline]
     pub fn is_quiesced(&self) -> bool {
         self.is_quiesced.load(Ordering::Relaxed)
     }

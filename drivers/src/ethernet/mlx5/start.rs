@@ -9,7 +9,6 @@ use super::fields::{get, put, set, word};
 use super::firmware::{self, Command};
 use super::pair::INLINE_LAYER_2;
 use crate::ethernet::is_station;
-use crate::pci::reset;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -27,6 +26,7 @@ const MODIFY_NIC_VPORT_CONTEXT: Command = Command(0x755, "MODIFY_NIC_VPORT_CONTE
 const ALLOC_PD: Command = Command(0x800, "ALLOC_PD");
 const ACCESS_REG: Command = Command(0x805, "ACCESS_REG");
 const ALLOC_TRANSPORT_DOMAIN: Command = Command(0x816, "ALLOC_TRANSPORT_DOMAIN");
+const SET_L2_TABLE_ENTRY: Command = Command(0x829, "SET_L2_TABLE_ENTRY");
 
 // Kinds of pages that QUERY_PAGES reports.
 const BOOT: u16 = 1;
@@ -44,6 +44,8 @@ const OVERHEAD: u16 = 22;
 const ADDRESSES: u32 = 1 << 2;
 const PROMISCUOUS: u32 = 1 << 4;
 const MTU: u32 = 1 << 6;
+/// Loopback of multicast and of unicast: bit of the selection, and field of the context.
+const LOOPBACK: [(u32, usize); 2] = [(1 << 10, 0x1d), (1 << 11, 0x1e)];
 
 /// Offset at which the inputs of commands begin in this driver.
 pub const HEAD: usize = 8;
@@ -78,20 +80,16 @@ impl Card {
     async fn bring_up(&mut self) -> Result<(), Error> {
         self.reset_state();
         self.quiesce_others();
-        let saved = reset::begin(&self.function).ok_or(Error::NoReset)?;
-        self.wait(reset::TIME).await;
+        self.reset_function().await?;
         // Writes to memory that were in flight have arrived.
         self.publish_stopped();
-        reset::end(&self.function, &saved);
         self.reset_state();
-        let since = self.time.get();
-        while !self.firmware.is_ready()? {
-            if self.time.get().since(since) > firmware::START_UP {
-                return Err(Error::NotReady);
-            }
-            pause().await;
-        }
+        self.await_firmware(firmware::START_UP).await?;
+        // Commands are read from memory.
+        self.function.enable_bus_master();
         self.firmware.begin()?;
+        // The firmware is busy once more until it has taken the queue's address over: a doorbell would be lost.
+        self.await_firmware(firmware::START_UP).await?;
         self.command(ENABLE_HCA, 0, &[0; 8], 16).await?;
         let issi = self.command(QUERY_ISSI, 0, &[0; 8], 0x70).await?;
         if word(&issi, 0x6c) & 2 == 0 {
@@ -105,6 +103,8 @@ impl Card {
         let general = self.capabilities(capability::GENERAL).await?;
         capability::check_general(&general)?;
         self.most_pairs = capability::most_pairs(&general);
+        self.manages_switch = capability::manages_switch(&general);
+        self.local_loopback = capability::local_loopback(&general);
         let mut wanted = input(16);
         wanted.extend(capability::wanted(&general));
         self.command(SET_HCA_CAP, capability::GENERAL << 1, &wanted, 16).await?;
@@ -181,6 +181,7 @@ impl Card {
             pause().await;
         }
         self.set_port().await?;
+        self.set_switch().await?;
         let Some(rings) = self.own_rings() else { return Err(Error::Answer(INIT_HCA.1)) };
         self.events.clear();
         let pair = self.begin_pair(&rings, 0, events::MASK).await?;
@@ -242,6 +243,31 @@ impl Card {
             // A virtual function needs to be trusted by the physical one.
             Err(Error::Status(..)) if self.is_virtual => self.is_distrusted = true,
             end => _ = end?,
+        }
+        Ok(())
+    }
+
+    /// Enters the function's address into the switch of physical functions, without which no unicast arrives (Linux:
+    /// `lib/mpfs.c`), and disables the loopback of sent frames, which would look like duplicate addresses (Linux:
+    /// `mlx5_core_set_hca_defaults`).
+    async fn set_switch(&mut self) -> Result<(), Error> {
+        if self.manages_switch {
+            // Entry 0.
+            let mut entry = input(0x40);
+            entry[0x22 - HEAD..0x28 - HEAD].copy_from_slice(&self.mac);
+            self.command(SET_L2_TABLE_ENTRY, 0, &entry, 16).await?;
+        }
+        let mut change = input(0x200);
+        let mut selected = 0;
+        for ((select, field), _) in
+            LOOPBACK.into_iter().zip(self.local_loopback).filter(|one| one.1)
+        {
+            selected |= select;
+            set(&mut change[0x100 - HEAD..], field, 1, 1);
+        }
+        if selected != 0 {
+            put(&mut change, 4, selected);
+            self.command(MODIFY_NIC_VPORT_CONTEXT, 0, &change, 16).await?;
         }
         Ok(())
     }

@@ -81,7 +81,7 @@ impl Mlx5Port {
 
     /// Ends all use of the card: resets it, so that it does not access memory any more.
     pub fn end(&mut self) {
-        (self.card, self.steps) = (None, None);
+        (self.card, self.steps, self.failed) = (None, None, None);
     }
 
     /// Rings the send doorbell with the first 8 bytes of a work request, read as a big-endian number.

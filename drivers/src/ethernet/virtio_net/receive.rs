@@ -89,40 +89,35 @@ impl Receiver {
     }
 
     /// Length of a frame, from the number of bytes that the device reports as written; None if it is invalid.
-    #[inline(always)]
+    #[inline]
     fn length(&self, written: u32) -> Option<usize> {
         let len = (written as usize).wrapping_sub(self.header);
         (ETHERNET..=self.longest).contains(&len).then_some(len)
     }
 
-    #[inline(always)]
+    #[inline]
     fn count_frames(&mut self, frames: usize, bytes: usize) {
         self.frames += frames as u64;
         self.bytes += bytes as u64;
     }
 
-    #[inline(always)]
+    #[inline]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let (buffer, len) = (frame.buffer as usize, frame.len as usize);
         assert!(buffer < self.count, "frame is not of this port");
         assert!(!self.ring.is_lent(buffer as u16), "the device has this buffer");
         // SAFETY: the device does not own the buffer (asserted), does not write to buffers that it does not own (the
         // promise of `Platform`), and gets it again only by `recycle`, which needs `&mut self` and so ends this borrow.
-        unsafe { self.frame(buffer, len.min(self.longest)) }
+        unsafe { self.memory.bytes(self.offset(buffer), len.min(self.longest)) }
     }
 
-    /// The first `len` bytes of the frame in a buffer.
-    ///
-    /// # Safety
-    /// The device does not own the buffer while the bytes are used.
-    #[inline(always)]
-    unsafe fn frame(&self, buffer: usize, len: usize) -> &[u8] {
-        debug_assert!(buffer < self.count && len <= self.longest);
-        // SAFETY: the caller's promise.
-        unsafe { self.memory.bytes(buffer * self.stride + self.header, len) }
+    /// Offset of the frame in a buffer.
+    #[inline]
+    fn offset(&self, buffer: usize) -> usize {
+        buffer * self.stride + self.header
     }
 
-    #[inline(always)]
+    #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         assert!((frame.buffer as usize) < self.count, "frame is not of this port");
         self.ring.offer(frame.buffer as u16);
@@ -147,7 +142,7 @@ impl Receiver {
                 // SAFETY: the ring has checked that the device owned this chain and returned it, and only buffers were
                 // offered. The device gets it again by `give` below, after `take`; until then it does not write there
                 // (the promise of `Platform`).
-                go_on = take(unsafe { self.frame(head.into(), len) });
+                go_on = take(unsafe { self.memory.bytes(self.offset(head.into()), len) });
             } else {
                 self.errors += 1;
             }

@@ -183,7 +183,7 @@ impl Transmitter {
     }
 
     /// Copies the whole packet to `memory`, from `start` on, and describes it by one descriptor.
-    #[inline(always)]
+    #[inline]
     fn copy(&mut self, slot: u16, packet: &Packet<'_>, memory: &Window, start: usize, len: usize) {
         let mut at = start + self.header;
         put_header(memory, at, packet.header);

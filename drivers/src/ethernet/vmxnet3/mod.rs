@@ -7,14 +7,16 @@ mod registers;
 mod shared;
 mod transmit;
 
-use super::keeper::{HUNG, OUT_OF_ORDER, ResetLog, Stall};
+use super::keeper::{BACK, HUNG, OUT_OF_ORDER, ResetLog, Stall};
 use super::owners::Owners;
 use super::{LEAST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::driver::{Bus, Device, Id, OpenError};
+use crate::ethernet::rings::NoMemory;
 use crate::hal::{
-    Arena, Clock, Frame, HashKey, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Severity, TransmitError, TransmitProgress, Window,
+    Arena, Backoff, Clock, DeviceLife, DeviceState, Frame, HashKey, Instant, Interrupt, Notice,
+    Packet, Platform, Port, PortCounters, Severity, TransmitError, TransmitProgress, Window,
 };
+use crate::pci::reset::SavedConfig;
 use crate::pci::{Function, Msix};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -36,10 +38,12 @@ const RECEIVED: u8 = 0;
 /// Number of the transmit interrupt.
 const SENT: u8 = 1;
 
-const GONE: &str = "the network interface does not answer: it was removed from the virtual machine; it is not used until the \
-     appliance is restarted";
-const NOT_BACK: &str = "the network interface is not activated after a reset, and is not used any more: see the log of the \
-     hypervisor, and restart the virtual machine";
+const GONE: &str = "the network interface does not answer: it was removed from the virtual machine; it is tried again up \
+     to once a minute";
+const NOT_BACK: &str = "the network interface is not activated after a reset: it is tried again up to once a minute; see the \
+     log of the hypervisor";
+const ANOTHER: &str =
+    "another network interface is in the place of the former: restart the appliance to use it";
 const STOPPED: &str = "the network interface has stopped a queue because of an error: it is reset";
 
 /// Why a device cannot be used.
@@ -60,6 +64,12 @@ pub enum Error {
         /// Bytes requested.
         bytes: usize,
     },
+}
+
+impl From<NoMemory> for Error {
+    fn from(NoMemory { bytes }: NoMemory) -> Self {
+        Error::NoMemory { bytes }
+    }
 }
 
 impl fmt::Display for Error {
@@ -120,7 +130,11 @@ struct Vmxnet3 {
     mac: [u8; 6],
     mtu: u16,
     armed: bool,
-    gone: bool,
+    /// Why the device is out of use, as reported; None while it works. It is tried again.
+    gone: Option<&'static str>,
+    /// Configuration space as the driver has set it up, for a device that was away.
+    saved: SavedConfig,
+    backoff: Backoff,
     /// Missed frames: before the last reset, and since.
     missed: [u64; 2],
 }
@@ -133,9 +147,10 @@ impl Vmxnet3 {
     ) -> Result<Self, Error> {
         let bars = function.bars();
         let registers = DeviceRegisters::map(&bars, platform)?;
-        function.enable();
+        function.prepare();
         registers.select_versions()?;
         registers.reset();
+        function.enable_bus_master();
         let mac = registers.mac();
         if !super::is_station(mac) {
             return Err(Error::NoMac);
@@ -154,6 +169,7 @@ impl Vmxnet3 {
             }
         };
         let mut port = Vmxnet3 {
+            saved: SavedConfig::of(&function),
             function,
             registers,
             msix,
@@ -171,7 +187,8 @@ impl Vmxnet3 {
             mac,
             mtu,
             armed: false,
-            gone: false,
+            gone: None,
+            backoff: Backoff::default(),
             missed: [0; 2],
         };
         if !port.start() {
@@ -203,7 +220,11 @@ impl Vmxnet3 {
         self.sending = Stall::default();
         let active = self.registers.activate(self.shared.address(), self.mac);
         if active {
-            self.reset_log.note_up();
+            self.backoff.note_up();
+            match self.gone.take() {
+                Some(_) => self.reset_log.note(Severity::Information, BACK),
+                None => self.reset_log.note_up(),
+            }
             self.apply_interrupts();
             if let Some(owners) = &self.owners {
                 owners.live();
@@ -247,12 +268,34 @@ impl Vmxnet3 {
         }
     }
 
+    /// Takes the device out of use. Each reason is reported once, however often the device is tried.
     fn give_up(&mut self, why: &'static str) {
-        if !self.gone {
-            self.gone = true;
-            self.halt();
+        self.halt();
+        self.waits = false;
+        if self.gone.replace(why) != Some(why) {
             self.reset_log.note(Severity::Error, why);
         }
+    }
+
+    /// Sets up a device again that is out of use, if a try is due and the device answers.
+    fn try_again(&mut self, now: Instant) {
+        if !self.backoff.is_due(now) {
+            return;
+        }
+        // Counts until the device is active: what follows may fail.
+        self.backoff.note_failed(now);
+        if !self.saved.restore_lost(&self.function) || self.registers.select_versions().is_err() {
+            return;
+        }
+        self.registers.reset();
+        if self.registers.mac() != self.mac {
+            return self.give_up(ANOTHER);
+        }
+        self.function.enable_bus_master();
+        if let Some(interrupt) = self.interrupt {
+            route(&self.function, &mut self.msix, &interrupt);
+        }
+        self.activate();
     }
 
     fn apply_interrupts(&self) {
@@ -301,7 +344,7 @@ impl Port for Vmxnet3 {
     }
 
     fn link_up(&mut self) -> bool {
-        if self.gone {
+        if self.gone.is_some() {
             return false;
         }
         let link = self.registers.link();
@@ -353,9 +396,11 @@ impl Port for Vmxnet3 {
     }
 
     fn set_interrupts(&mut self, wanted: bool) {
-        if (wanted || self.armed) && self.wakes() && !self.gone {
+        if (wanted || self.armed) && self.wakes() {
             self.armed = wanted;
-            self.apply_interrupts();
+            if self.gone.is_none() {
+                self.apply_interrupts();
+            }
         }
     }
 
@@ -383,13 +428,16 @@ impl Port for Vmxnet3 {
         self.interrupt.is_some()
     }
 
-    fn watch(&mut self, _: Instant) {
-        let link = self.link_up();
-        if self.gone {
-            return;
-        }
+    fn watch(&mut self, now: Instant) {
         if self.waits {
             return self.activate();
+        }
+        if self.gone.is_some() {
+            return self.try_again(now);
+        }
+        let link = self.link_up();
+        if self.gone.is_some() {
+            return;
         }
         self.registers.request_statistics();
         self.missed[1] = self.shared.missed();
@@ -399,7 +447,7 @@ impl Port for Vmxnet3 {
         self.link = link;
         if self.shared.is_stopped() {
             self.reset(STOPPED);
-        } else if self.receiver.out_of_sync || self.transmitter.out_of_sync {
+        } else if self.receiver.out_of_sync() || self.transmitter.out_of_sync() {
             self.reset(OUT_OF_ORDER);
         } else if self.sending.check(waits) || self.owners.as_ref().is_some_and(|o| o.hangs()) {
             self.reset(HUNG);
@@ -410,6 +458,17 @@ impl Port for Vmxnet3 {
 
     fn notice(&mut self) -> Option<Notice> {
         self.reset_log.notice()
+    }
+
+    fn life(&self) -> DeviceLife {
+        let state = match self.gone {
+            _ if self.waits => DeviceState::Resetting,
+            None => return DeviceLife::default(),
+            Some(NOT_BACK) => DeviceState::Failed,
+            Some(_) => DeviceState::Absent,
+        };
+        let next_try = self.backoff.next_try();
+        DeviceLife { state, reason: self.gone.unwrap_or(""), next_try }
     }
 
     fn counters(&self) -> PortCounters {

@@ -116,7 +116,7 @@ impl Vmxnet3 {
 
 impl QueuePort {
     /// Follows the device's current phase.
-    #[inline(always)]
+    #[inline]
     fn follow(&mut self) {
         let phase = self.owners.phase();
         if phase != self.phase {
@@ -129,6 +129,10 @@ impl QueuePort {
         self.phase = phase;
         self.sending = Stall::default();
         if Owners::is_live(phase) {
+            // The device may have been away, and lost its vectors.
+            if let Some(interrupt) = self.interrupt {
+                self.route(&interrupt);
+            }
             self.transmitter.start();
             self.apply_interrupts();
         } else {
@@ -249,7 +253,7 @@ impl Port for QueuePort {
         let waits = if link && self.link { self.transmitter.stuck_at() } else { None };
         self.link = link;
         let hangs = self.sending.check(waits);
-        if hangs || self.receiver.out_of_sync || self.transmitter.out_of_sync {
+        if hangs || self.receiver.out_of_sync() || self.transmitter.out_of_sync() {
             self.owners.report_hang();
         }
     }

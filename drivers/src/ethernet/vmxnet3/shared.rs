@@ -62,6 +62,14 @@ pub struct Rings {
     pub entries: u32,
 }
 
+impl Rings {
+    /// A ring of `entries` descriptors of `len` bytes, and behind it as many completions.
+    pub fn of(ring: &Window, entries: u32, len: usize) -> Self {
+        let ring = ring.bus_address();
+        Rings { ring, completions: ring + (entries as usize * len) as u64, entries }
+    }
+}
+
 /// The memory, and its number of pairs of queues.
 pub struct Shared {
     memory: Window,

@@ -10,11 +10,11 @@ mod chip;
 mod error;
 mod registers;
 
-use super::hardware::{EXPOSED, Hardware};
+use super::hardware::{self, EXPOSED, Hardware, first_interrupt};
 use super::{NtbDevice, Side};
-use crate::driver::{Bus, Device, Id, OpenError};
+use crate::driver::{Device, Id, OpenError};
 use crate::hal::Platform;
-use crate::pci::{Function, Msix};
+use crate::pci::Function;
 use alloc::boxed::Box;
 use chip::AmdChip;
 pub use error::Error;
@@ -23,12 +23,15 @@ const AMD: u16 = 0x1022;
 const HYGON: u16 = 0x1d94;
 
 /// Devices.
-pub static IDS: [Id; 6] = [
+pub static IDS: [Id; 8] = [
     Id::Pci(AMD, 0x145b),
     Id::Pci(AMD, 0x148b),
     Id::Pci(AMD, 0x14c0),
     Id::Pci(AMD, 0x14c3),
     Id::Pci(AMD, 0x155a),
+    Id::Pci(AMD, 0x17d4),
+    // An endpoint, whose link status is in its own capability, as it is read for the others, too.
+    Id::Pci(AMD, 0x17d7),
     Id::Pci(HYGON, 0x145b),
 ];
 
@@ -41,12 +44,7 @@ pub fn open(
     platform: &mut dyn Platform,
     side: Option<Side>,
 ) -> Result<Box<dyn NtbDevice>, OpenError> {
-    let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    let opened = set_up(function, platform, side);
-    if opened.is_err() {
-        function.disable();
-    }
-    Ok(Box::new(opened?))
+    hardware::open(device, Error::NoRegisters, |function| set_up(function, platform, side))
 }
 
 fn set_up(
@@ -57,7 +55,7 @@ fn set_up(
     let bars = function.bars();
     let at = bars.get(0).and_then(|bar| bar.range(0, registers::SIZE as u64));
     let at = at.ok_or(Error::NoRegisters)?;
-    function.enable();
+    function.prepare();
     let own = platform.map_registers(at, registers::SIZE).ok_or(Error::NoRegisters)?;
     let mut chip = AmdChip::new(own, function);
     let is = chip.side().ok_or(Error::Absent)?;
@@ -77,10 +75,8 @@ fn set_up(
         return Err(error);
     }
     chip.clear();
-    let interrupt = Msix::open(&function, &bars, platform).and_then(|mut msix| {
-        let interrupt = platform.allocate_interrupt().filter(|one| msix.route(0, one))?;
-        Some((interrupt, msix))
-    });
+    let interrupt = first_interrupt(&function, &bars, platform);
+    function.enable_bus_master();
     chip.enable();
     Ok(Hardware::new(chip, is, window, exposed, interrupt))
 }

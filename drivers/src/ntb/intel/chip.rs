@@ -30,7 +30,6 @@ impl IntelChip {
                 let port = self.function.read32(registers::PORT_DEFINITION);
                 (port & registers::CONNECTION, port & registers::DOWNSTREAM != 0)
             }
-            #[cfg(feature = "bridges")]
             other => {
                 let port = self.registers.read32(registers::PORT_DEFINITION_4);
                 let downstream = match other {
@@ -90,7 +89,6 @@ impl IntelChip {
                 let limit = outer + exposed.len() as u64;
                 self.write("outer limit (EMBAR1XLMT)", registers::OUTER_LIMIT, limit)
             }
-            #[cfg(feature = "bridges")]
             Generation::IceLake => {
                 let log2 = exposed.len().ilog2() as u16;
                 self.registers.write16(registers::TRANSLATION_INDEX, log2);
@@ -100,8 +98,7 @@ impl IntelChip {
                 let register = "index of the translation (IMBAR1XBASEIDX)";
                 same.then_some(()).ok_or(Error::Locked { register, wrote, reads })
             }
-            #[cfg(feature = "bridges")]
-            Generation::SapphireRapids => Ok(()),
+            Generation::SapphireRapids | Generation::DiamondRapids => Ok(()),
         }
     }
 
@@ -116,7 +113,6 @@ impl IntelChip {
 
     /// Clears doorbells. In the fourth generation the link's doorbell stays set while the slot reports a link change.
     fn clear_bells(&self, bells: u64) {
-        #[cfg(feature = "bridges")]
         if bells & registers::LINK_BELL != 0 && self.generation != Generation::Third {
             self.registers.write16(registers::SLOT_STATUS, registers::LINK_CHANGED);
         }
@@ -133,9 +129,8 @@ impl IntelChip {
                 self.registers.write32(registers::CONTROL, control | registers::CONTROL_SNOOP);
                 Ok(())
             }
-            #[cfg(feature = "bridges")]
             generation => {
-                if generation == Generation::SapphireRapids {
+                if generation != Generation::IceLake {
                     self.registers
                         .write32(registers::LATENCY_ACTIVE, registers::LATENCY_ACTIVE_VALUE);
                     self.registers.write32(registers::LATENCY_IDLE, registers::LATENCY_IDLE_VALUE);
@@ -145,10 +140,10 @@ impl IntelChip {
                 let control = self.registers.read16(registers::LINK_CONTROL);
                 let enabled = control & !registers::LINK_DISABLE;
                 self.registers.write16(registers::LINK_CONTROL, enabled);
-                let port = self.registers.read32(registers::PORT_CONTROL);
-                self.registers.write32(registers::PORT_CONTROL, port | registers::START_TRAINING);
+                let port = self.registers.read32(generation.port_control());
+                self.registers.write32(generation.port_control(), port | registers::START_TRAINING);
                 // The bit stays set during the training and after it.
-                let port = self.registers.read32(registers::PORT_CONTROL);
+                let port = self.registers.read32(generation.port_control());
                 let started = port & registers::START_TRAINING != 0;
                 started.then_some(()).ok_or(Error::NotTraining)
             }
@@ -159,7 +154,6 @@ impl IntelChip {
     fn status(&self) -> Option<u32> {
         let status = match self.generation {
             Generation::Third => self.function.read32(registers::LINK_STATUS) >> 16,
-            #[cfg(feature = "bridges")]
             _ => self.registers.read16(registers::LINK_STATUS_4).into(),
         };
         (status != 0xffff).then_some(status)
@@ -239,7 +233,6 @@ impl Chip for IntelChip {
                 let control = self.registers.read32(registers::CONTROL);
                 self.registers.write32(registers::CONTROL, control | registers::CONTROL_DISABLE);
             }
-            #[cfg(feature = "bridges")]
             _ => {
                 let control = self.registers.read16(registers::LINK_CONTROL);
                 let off = control | registers::LINK_DISABLE;

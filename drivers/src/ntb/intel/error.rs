@@ -17,13 +17,11 @@ pub enum Error {
         device: u16,
     },
     /// The device is an engineering sample, which Linux does not support either.
-    #[cfg(feature = "bridges")]
     Revision {
         /// The revision.
         revision: u8,
     },
     /// The device does not begin to train its link.
-    #[cfg(feature = "bridges")]
     NotTraining,
     /// The firmware has set the port up for another use.
     NotBackToBack {
@@ -69,12 +67,10 @@ impl fmt::Display for Error {
                 f,
                 "the bridge (8086:{device:04x}) is of a generation that is not supported: {name}"
             ),
-            #[cfg(feature = "bridges")]
             Error::Revision { revision } => write!(
                 f,
                 "the bridge (8086:347e) is of revision {revision}, an early one: only 2 and later work"
             ),
-            #[cfg(feature = "bridges")]
             Error::NotTraining => f.write_str(
                 "the bridge does not begin to train its link: enable its port in the BIOS",
             ),

@@ -1,5 +1,5 @@
 //! Intel's non-transparent bridges in Xeons, back to back with another: those of the Skylake family (the third
-//! generation) and, with the feature `bridges`, of Ice Lake to Granite Rapids (the fourth). Linux,
+//! generation) and of Ice Lake to Granite Rapids (the fourth). Linux,
 //! `drivers/ntb/hw/intel/ntb_hw_gen{3,4}.c`.
 //!
 //! The first window is used: the peer's memory behind BAR 2. Its target begins at a multiple of the BAR's size, as
@@ -13,11 +13,11 @@ mod chip;
 mod error;
 mod registers;
 
-use super::hardware::{EXPOSED, Hardware};
+use super::hardware::{self, EXPOSED, Hardware, first_interrupt};
 use super::{NtbDevice, Side};
-use crate::driver::{Bus, Device, Id, OpenError};
+use crate::driver::{Device, Id, OpenError};
 use crate::hal::{Platform, Window};
-use crate::pci::{Bar, Function, Msix};
+use crate::pci::{Bar, Function};
 use alloc::boxed::Box;
 use chip::IntelChip;
 pub use error::Error;
@@ -32,8 +32,9 @@ const fn pci(device: u16) -> Id {
 
 /// Devices: the third generation, and those before and after it. Unsupported ones are refused with the generation's
 /// name.
-pub static IDS: [Id; 18] = [
+pub static IDS: [Id; 19] = [
     pci(GEN3),
+    pci(0x7868),
     pci(0x3725),
     pci(0x3726),
     pci(0x3727),
@@ -59,13 +60,7 @@ pub fn open(
     platform: &mut dyn Platform,
     side: Option<Side>,
 ) -> Result<Box<dyn NtbDevice>, OpenError> {
-    let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    let opened = set_up(function, platform, side);
-    if opened.is_err() {
-        // The peer must not reach memory through an earlier translation.
-        function.disable();
-    }
-    Ok(Box::new(opened?))
+    hardware::open(device, Error::NoRegisters, |function| set_up(function, platform, side))
 }
 
 /// Generation of a device, or why it is not supported.
@@ -74,17 +69,14 @@ fn generation(function: &Function<'_>) -> Result<Generation, Error> {
     let name = match device {
         GEN3 => return Ok(Generation::Third),
         u16::MAX => return Err(Error::Absent),
-        #[cfg(feature = "bridges")]
         0x347e => match function.read32(registers::REVISION) as u8 {
             // Engineering samples, which Linux refuses as well.
             revision @ 0..=1 => return Err(Error::Revision { revision }),
             2..=0xf => return Ok(Generation::IceLake),
             _ => return Ok(Generation::SapphireRapids),
         },
-        #[cfg(feature = "bridges")]
         0x0db4 => return Ok(Generation::SapphireRapids),
-        #[cfg(not(feature = "bridges"))]
-        0x347e | 0x0db4 => "Ice Lake and later (the fourth), for which there is no driver yet",
+        0x7868 => return Ok(Generation::DiamondRapids),
         _ => {
             "Xeon E5 and E7 v1 to v4 (the first), where access to the peer's registers may hang the \
              machine"
@@ -119,7 +111,7 @@ fn set_up(
         at.and_then(|at| platform.map_registers(at, size)).ok_or(Error::NoRegisters)
     };
     // The port definition is in configuration space for the third generation, otherwise in the registers.
-    function.enable();
+    function.prepare();
     let mut chip = IntelChip::new(map(platform)?, function, generation);
     let side = check(&chip, side)?;
     let bar = bars.get(2).ok_or(Error::NoWindow)?;
@@ -133,10 +125,8 @@ fn set_up(
         return Err(error);
     }
     chip.clear();
-    let interrupt = Msix::open(&function, &bars, platform).and_then(|mut msix| {
-        let interrupt = platform.allocate_interrupt().filter(|one| msix.route(0, one))?;
-        Some((interrupt, msix))
-    });
+    let interrupt = first_interrupt(&function, &bars, platform);
+    function.enable_bus_master();
     if let Err(error) = chip.enable() {
         platform.arena().free(exposed);
         return Err(error);

@@ -6,11 +6,11 @@ pub enum Generation {
     /// Skylake.
     Third,
     /// The fourth, in Ice Lake.
-    #[cfg(feature = "bridges")]
     IceLake,
     /// The fourth, in Sapphire Rapids and Granite Rapids.
-    #[cfg(feature = "bridges")]
     SapphireRapids,
+    /// The fourth, in Diamond Rapids: the port's control is elsewhere.
+    DiamondRapids,
 }
 
 impl Generation {
@@ -18,16 +18,20 @@ impl Generation {
     pub fn registers(self) -> usize {
         match self {
             Generation::Third => 0x4600,
-            #[cfg(feature = "bridges")]
+            Generation::DiamondRapids => 0xf500,
             _ => 0xb500,
         }
+    }
+
+    /// Control of the port (PPD0) in the fourth generation.
+    pub fn port_control(self) -> usize {
+        if self == Generation::DiamondRapids { 0xf0d4 } else { 0xb0d4 }
     }
 
     /// Vector of each of 33 doorbells (8 bits each).
     pub fn vectors(self) -> usize {
         match self {
             Generation::Third => 0x00d0,
-            #[cfg(feature = "bridges")]
             _ => 0x0050,
         }
     }
@@ -36,7 +40,6 @@ impl Generation {
     pub fn peer_scratchpads(self) -> usize {
         match self {
             Generation::Third => 0x0180,
-            #[cfg(feature = "bridges")]
             _ => 0x8080,
         }
     }
@@ -97,48 +100,27 @@ pub const LINK_WIDTH: u32 = 0x3f0;
 
 // The fourth generation.
 /// Revision, in the lower byte of a word of configuration space.
-#[cfg(feature = "bridges")]
 pub const REVISION: u16 = 0x08;
 /// log2 of the bytes of a translation (16 bits), in Ice Lake.
-#[cfg(feature = "bridges")]
 pub const TRANSLATION_INDEX: usize = 0x0074;
 /// Latency tolerance reporting (LTR) for snooped and other accesses: selector of the reported value (8 bits), value
 /// while active, value while idle. Values of Linux (`NTB_LTR_*`).
-#[cfg(feature = "bridges")]
 pub const LATENCY_SELECT: usize = 0x30ec;
-#[cfg(feature = "bridges")]
 pub const LATENCY_IS_ACTIVE: u8 = 0;
-#[cfg(feature = "bridges")]
 pub const LATENCY_ACTIVE: usize = 0x30f0;
-#[cfg(feature = "bridges")]
 pub const LATENCY_ACTIVE_VALUE: u32 = 0x8800_8800;
-#[cfg(feature = "bridges")]
 pub const LATENCY_IDLE: usize = 0x30f4;
-#[cfg(feature = "bridges")]
 pub const LATENCY_IDLE_VALUE: u32 = 0x8a58_8a58;
 /// Link control, link status, and slot status, cleared by writing ones (16 bits each).
-#[cfg(feature = "bridges")]
 pub const LINK_CONTROL: usize = 0xb050;
-#[cfg(feature = "bridges")]
 pub const LINK_DISABLE: u16 = 0x10;
-#[cfg(feature = "bridges")]
 pub const LINK_STATUS_4: usize = 0xb052;
-#[cfg(feature = "bridges")]
 pub const SLOT_STATUS: usize = 0xb05a;
-#[cfg(feature = "bridges")]
 pub const LINK_CHANGED: u16 = 0x100;
-/// Control of the port (PPD0), and its definition (PPD1).
-#[cfg(feature = "bridges")]
-pub const PORT_CONTROL: usize = 0xb0d4;
-#[cfg(feature = "bridges")]
+/// Bit of the port's control (PPD0), and the port's definition (PPD1).
 pub const START_TRAINING: u32 = 8;
-#[cfg(feature = "bridges")]
 pub const PORT_DEFINITION_4: usize = 0xb4c0;
-#[cfg(feature = "bridges")]
 pub const CONNECTION_4: u32 = 0x700;
-#[cfg(feature = "bridges")]
 pub const BACK_TO_BACK_4: u32 = 0x200;
-#[cfg(feature = "bridges")]
 pub const DOWNSTREAM_ICE_LAKE: u32 = 0x1000;
-#[cfg(feature = "bridges")]
 pub const DOWNSTREAM_4: u32 = 0x4000;

@@ -119,7 +119,8 @@ impl Ivshmem {
         side: Option<Side>,
     ) -> Result<Self, Error> {
         let bars = function.bars();
-        function.enable();
+        function.prepare();
+        function.enable_bus_master();
         let memory = bars
             .get(2)
             .filter(|bar| bar.size <= MOST)

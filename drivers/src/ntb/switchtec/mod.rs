@@ -11,11 +11,11 @@ mod registers;
 mod setup;
 mod shared;
 
-use super::hardware::{EXPOSED, Hardware};
+use super::hardware::{self, EXPOSED, Hardware, first_interrupt};
 use super::{NtbDevice, Side};
-use crate::driver::{Bus, Device, Id, OpenError};
+use crate::driver::{Device, Id, OpenError};
 use crate::hal::{Platform, Registers};
-use crate::pci::{Bar, Function, Msix};
+use crate::pci::{Bar, Function};
 use alloc::boxed::Box;
 use chip::{Parts, SwitchtecChip};
 pub use error::Error;
@@ -46,12 +46,7 @@ pub fn open(
     platform: &mut dyn Platform,
     side: Option<Side>,
 ) -> Result<Box<dyn NtbDevice>, OpenError> {
-    let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    let opened = set_up(function, platform, side);
-    if opened.is_err() {
-        function.disable();
-    }
-    Ok(Box::new(opened?))
+    hardware::open(device, Error::NoRegisters, |function| set_up(function, platform, side))
 }
 
 /// The partition that is joined with `partition` (Linux, `switchtec_ntb_init_sndev`).
@@ -101,7 +96,7 @@ fn set_up(
     let bars = function.bars();
     let at = bars.get(0).and_then(|bar| bar.range(0, registers::SIZE as u64));
     let at = at.ok_or(Error::NoRegisters)?;
-    function.enable();
+    function.prepare();
     let own = platform.map_registers(at, registers::SIZE).ok_or(Error::NoRegisters)?;
     let partition = own.read8(registers::PARTITION);
     if usize::from(partition) >= registers::MOST_PARTITIONS {
@@ -142,10 +137,8 @@ fn set_up(
         return Err(Error::NoMemory { bytes: registers::LOOKED_UP });
     };
     exposed.fill(0);
-    let interrupt = Msix::open(&function, &bars, platform).and_then(|mut msix| {
-        let interrupt = platform.allocate_interrupt().filter(|one| msix.route(0, one))?;
-        Some((interrupt, msix))
-    });
+    let interrupt = first_interrupt(&function, &bars, platform);
+    function.enable_bus_master();
     let entries = peer_entries;
     let parts =
         Parts { registers: own, page, own: shared, exposed, partition, peer, host, entries };

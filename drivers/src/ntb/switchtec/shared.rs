@@ -10,8 +10,10 @@ const LINK: usize = 4;
 const PARTITION: usize = 8;
 /// Bytes of each memory window (64 bits each), with a 0 after the last.
 const WINDOWS: usize = 16;
-/// Scratchpads, which the peer writes.
-const SCRATCHPADS: usize = 16 + 8 * 128;
+/// Scratchpads, which the peer writes, behind the list of windows. Linux up to 7.2 has room for 128 windows, later ones
+/// for 256 (`MAX_MWS`), and the page has no version. So each is written at both places, and read where the peer has
+/// written it: either place is room that the other layout does not use.
+const SCRATCHPADS: [usize; 2] = [16 + 8 * 128, 16 + 8 * 256];
 /// Number of scratchpads that are used; Linux has 128.
 pub const SCRATCHPAD_COUNT: usize = 16;
 
@@ -46,11 +48,14 @@ impl OwnPage {
     }
 
     pub fn clear_scratchpads(&self) {
-        (0..SCRATCHPAD_COUNT).for_each(|n| self.0.store32(SCRATCHPADS + 4 * n, 0));
+        for start in SCRATCHPADS {
+            (0..SCRATCHPAD_COUNT).for_each(|n| self.0.store32(start + 4 * n, 0));
+        }
     }
 
     pub fn scratchpad(&self, n: usize) -> u32 {
-        self.0.load32(SCRATCHPADS + 4 * n)
+        let [older, newer] = SCRATCHPADS.map(|start| self.0.load32(start + 4 * n));
+        if older != 0 { older } else { newer }
     }
 }
 
@@ -62,10 +67,30 @@ pub fn peer_wants_link(page: &dyn Registers) -> bool {
 
 /// Writes a scratchpad of the peer.
 pub fn set_peer_scratchpad(page: &dyn Registers, n: usize, value: u32) {
-    page.write32(SCRATCHPADS + 4 * n, value);
+    for start in SCRATCHPADS {
+        page.write32(start + 4 * n, value);
+    }
 }
 
 /// Reads a word of the peer's page, to flush earlier writes.
 pub fn touch(page: &dyn Registers) {
     page.read32(PARTITION);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hal::Arena;
+
+    #[test]
+    fn scratchpads_of_both_layouts_are_read_and_cleared() {
+        for start in SCRATCHPADS {
+            let page = OwnPage(Arena::on_heap(8192).alloc(4096, 64).unwrap());
+            page.begin(1, 1 << 20);
+            page.0.store32(start + 4 * 3, 7);
+            assert_eq!((page.scratchpad(3), page.scratchpad(4)), (7, 0), "{start}");
+            page.clear_scratchpads();
+            assert_eq!(page.scratchpad(3), 0, "{start}");
+        }
+    }
 }

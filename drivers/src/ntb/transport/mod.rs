@@ -272,7 +272,8 @@ impl NtbNetdev {
     /// Advertises this side's queue as up, and checks the peer's.
     fn bring_queue_up(&mut self) {
         let links = self.bridge.scratchpad(PAD_LINKS);
-        self.bridge.set_peer_scratchpad(PAD_LINKS, links | QUEUE);
+        // Not those of the peer's further queues, which would then send to a window that leads nowhere.
+        self.bridge.set_peer_scratchpad(PAD_LINKS, QUEUE);
         if links & QUEUE != 0 {
             self.state = State::Up;
             self.ups += 1;
@@ -283,8 +284,7 @@ impl NtbNetdev {
     fn refuse(&mut self) {
         self.violations += 1;
         self.counters.rx_errors += 1;
-        let links = self.bridge.scratchpad(PAD_LINKS);
-        self.bridge.set_peer_scratchpad(PAD_LINKS, links & !QUEUE);
+        self.bridge.set_peer_scratchpad(PAD_LINKS, 0);
         self.sending.write_link_down(self.bridge.bridge());
         self.bridge.ring();
         // Entries in the peer's ring are not cleared: the peer reads them before the link-down entry.

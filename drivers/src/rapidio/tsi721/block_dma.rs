@@ -32,7 +32,8 @@ static LAYOUT: Layout = Layout {
     fifo_read: 0x38,
 };
 
-const fn base(channel: u16) -> usize {
+/// First register of a channel.
+pub const fn base(channel: u16) -> usize {
     0x51000 + 0x1000 * channel as usize
 }
 
@@ -117,6 +118,11 @@ impl MaintenanceChannel {
     /// See [`Engine::arm`].
     pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
         self.engine.arm(registers)
+    }
+
+    /// See [`Engine::start_over`].
+    pub fn start_over(&mut self, registers: &Tsi721Registers) {
+        self.engine.start_over(registers);
     }
 
     /// The channel's engine.
@@ -219,6 +225,11 @@ impl DataChannel {
     /// See [`Engine::arm`].
     pub fn arm(&mut self, registers: &Tsi721Registers) -> bool {
         self.engine.arm(registers)
+    }
+
+    /// See [`Engine::start_over`].
+    pub fn start_over(&mut self, registers: &Tsi721Registers) {
+        self.engine.start_over(registers);
     }
 
     /// The channel's engine.

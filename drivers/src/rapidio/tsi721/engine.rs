@@ -26,6 +26,9 @@ const CHECK: Duration = Duration::from_micros(100);
 /// The same for a loop that halts: completions and errors interrupt.
 const CHECK_HALTED: Duration = Duration::from_millis(5);
 
+/// Maximum time that the device takes to suspend a channel (Linux: `tsi721_dma_stop`).
+const SUSPENDING: Duration = Duration::from_millis(100);
+
 // Status register.
 const ABORT: u32 = 1 << 22;
 
@@ -55,9 +58,13 @@ pub struct Layout {
 }
 
 const WRITTEN: usize = 0x00;
-const CONTROL: usize = 0x08;
+pub const CONTROL: usize = 0x08;
 const INTERRUPT: usize = 0x0c;
-const STATUS: usize = 0x14;
+pub const STATUS: usize = 0x14;
+/// Status: the channel runs.
+pub const RUN: u32 = 1 << 21;
+/// Control: suspends the channel.
+pub const SUSPEND: u32 = 2;
 const ENABLE: usize = 0x18;
 
 /// First word of a descriptor: completion raises an interrupt.
@@ -75,6 +82,9 @@ struct Entry<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
+    /// The channel is being suspended, because the initialization of a running channel is ignored. The next poll notes
+    /// the time.
+    Suspending(Option<Instant>),
     /// Initialization was started. The next poll notes the time.
     Started,
     Initializing(Instant),
@@ -198,9 +208,20 @@ impl<T> Engine<T> {
         self.progress = None;
     }
 
-    /// Restarts the channel, with all descriptors that are in flight and not done.
+    /// Restarts the channel, with all descriptors that are in flight and not done. A running channel is suspended first.
     fn restart(&mut self, registers: &Tsi721Registers) {
         self.restarts += 1;
+        let status = registers.read(self.base + STATUS);
+        if status == u32::MAX || status & RUN == 0 {
+            return self.start_over(registers);
+        }
+        registers.write(self.base + CONTROL, SUSPEND);
+        self.state = State::Suspending(None);
+        self.progress = None;
+    }
+
+    /// Starts the channel, which does not run, with all descriptors that are in flight and not done.
+    pub fn start_over(&mut self, registers: &Tsi721Registers) {
         self.start(registers);
         for index in self.done..self.in_flight.len() {
             let slot = self.next_slot();
@@ -354,6 +375,15 @@ impl<T> Engine<T> {
             self.is_raised = true;
         }
         match self.state {
+            State::Suspending(None) => self.state = State::Suspending(Some(now)),
+            State::Suspending(Some(since)) => {
+                let status = registers.read(self.base + STATUS);
+                // The device has written earlier completions to the FIFO before it stops.
+                self.read_fifo(registers);
+                if status & RUN == 0 || status == u32::MAX || now.since(since) >= SUSPENDING {
+                    self.start_over(registers);
+                }
+            }
             State::Started => self.state = State::Initializing(now),
             State::Initializing(since) if now.since(since) >= INITIALIZING => {
                 self.state = State::Running;

@@ -38,7 +38,8 @@ impl DoorbellQueue {
         Ok(queue)
     }
 
-    fn start(&mut self, registers: &Tsi721Registers) {
+    /// Starts the queue, empty.
+    pub fn start(&mut self, registers: &Tsi721Registers) {
         self.memory.fill(0xff);
         (self.read, self.unreported) = (0, 0);
         registers.write(doorbells::SIZE, queue_size(ENTRIES));

@@ -2,6 +2,7 @@
 //! Descriptors are checked: a buffer is passed to the user once, and only if the device owns it.
 
 use super::Error;
+use super::engine::{RUN, SUSPEND};
 use super::registers::{Tsi721Registers, inbound_messages, queue_size};
 use crate::hal::{Arena, Cells, Instant, Window};
 use crate::rapidio::{Mailbox, Message};
@@ -22,7 +23,8 @@ const BATCH: usize = 16;
 const FREE_BASE: [usize; 2] = [0x00, 0x04];
 const FREE_SIZE: usize = 0x08;
 const FREE_WRITE: usize = 0x10;
-const CONTROL: usize = 0x40;
+pub const CONTROL: usize = 0x40;
+pub const STATUS: usize = 0x44;
 const INTERRUPT: usize = 0x48;
 const ENABLE: usize = 0x50;
 const DONE_BASE: [usize; 2] = [0x100, 0x104];
@@ -47,6 +49,7 @@ const TYPE_MESSAGE: u32 = 6;
 const VALID: u64 = 1 << 63;
 
 const INITIALIZING: Duration = Duration::from_micros(10);
+const SUSPENDING: Duration = Duration::from_millis(100);
 
 /// The inbound side of a mailbox.
 pub struct InboundMailbox {
@@ -73,6 +76,8 @@ pub struct InboundMailbox {
     is_raised: bool,
     /// Some while the channel is initialized; the time is None until the next poll.
     started: Option<Option<Instant>>,
+    /// The channel is being suspended before its initialization, which a running channel ignores.
+    is_suspending: bool,
     /// Messages with errors, and invalid descriptors.
     pub errors: u64,
     /// Restarts of the channel.
@@ -106,6 +111,7 @@ impl InboundMailbox {
             lent: 0,
             is_raised: false,
             started: None,
+            is_suspending: false,
             errors: 0,
             restarts: 0,
         };
@@ -146,6 +152,14 @@ impl InboundMailbox {
     pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
         match self.started {
             Some(None) => self.started = Some(Some(now)),
+            Some(Some(since)) if self.is_suspending => {
+                let status = registers.read(self.base + STATUS);
+                let runs = status != u32::MAX && status & RUN != 0;
+                if !runs || now.since(since) >= SUSPENDING {
+                    self.is_suspending = false;
+                    self.start(registers);
+                }
+            }
             Some(Some(since)) if now.since(since) >= INITIALIZING => {
                 self.started = None;
                 self.notify(registers);
@@ -181,7 +195,12 @@ impl InboundMailbox {
     /// Restarts the channel. Received messages that were not taken are lost.
     pub fn restart(&mut self, registers: &Tsi721Registers) {
         self.restarts += 1;
-        self.start(registers);
+        let status = registers.read(self.base + STATUS);
+        if status == u32::MAX || status & RUN == 0 {
+            return self.start(registers);
+        }
+        registers.write(self.base + CONTROL, SUSPEND);
+        (self.is_suspending, self.started) = (true, Some(None));
     }
 
     /// Whether a message waits.

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::hal::{Arena, Instant, Notice, Packet, Window};
 use crate::pci::Function;
+use crate::pci::reset::SavedConfig;
 use alloc::collections::VecDeque;
 use block_dma::{DataChannel, MaintenanceChannel};
 use inbound_doorbells::DoorbellQueue;
@@ -52,7 +53,11 @@ const UNDELIVERED: usize = Mailbox::COUNT * outbound_messages::ENTRIES;
 /// The bridge.
 pub struct Tsi721 {
     function: Function<'static>,
+    /// Configuration registers as at the opening.
+    saved: SavedConfig,
     registers: Tsi721Registers,
+    /// The register with the port's own id, as the user has set it.
+    own_id: Option<u32>,
     signal: Signal,
     size: IdSize,
     maintenance: MaintenanceChannel,
@@ -124,6 +129,7 @@ impl MasterPort for Tsi721 {
             IdSize::Small => u32::from(id) << 16,
             IdSize::Large => 0x00ff_0000 | u32::from(id),
         };
+        self.own_id = Some(register);
         self.registers.write(csr::BASE_ID as usize, register);
     }
 

@@ -170,6 +170,11 @@ impl OutboundMailbox {
         self.engine.arm(registers)
     }
 
+    /// See [`Engine::start_over`].
+    pub fn start_over(&mut self, registers: &Tsi721Registers) {
+        self.engine.start_over(registers);
+    }
+
     /// The channel's engine.
     pub fn engine(&self) -> &Engine<u16> {
         &self.engine

@@ -60,6 +60,17 @@ pub mod doorbells {
     pub const ALL: u32 = 0x3f;
 }
 
+/// Control of inbound doorbell queue n.
+pub const fn doorbell_control(n: usize) -> usize {
+    doorbells::CONTROL + 0x1000 * n
+}
+/// Outbound message channel n.
+pub const fn outbound_messages(n: usize) -> usize {
+    0x61000 + 0x1000 * n
+}
+/// Channels of each kind, and doorbell queues.
+pub const CHANNELS: usize = 8;
+
 /// Inbound window: offset of window n.
 pub const fn inbound_window(n: usize) -> usize {
     0x29000 + 0x20 * n
@@ -122,7 +133,11 @@ pub const MESSAGE_LOGS: [usize; 3] = [0x6a014, 0x6a100, 0x6a104];
 
 /// Inbound message channel of a mailbox.
 pub const fn inbound_messages(mailbox: usize) -> usize {
-    0x61200 + 0x1000 * (mailbox + 4)
+    inbound_channel(mailbox + 4)
+}
+/// Inbound message channel n.
+pub const fn inbound_channel(n: usize) -> usize {
+    0x61200 + 0x1000 * n
 }
 
 /// MSI-X vectors of the causes.

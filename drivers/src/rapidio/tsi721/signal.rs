@@ -25,7 +25,8 @@ pub struct Signal {
     interrupt: Option<Interrupt>,
     /// Separate interrupt of errors and port-writes, if there is one.
     errors: Option<Interrupt>,
-    is_msix: bool,
+    /// The table of MSI-X; None with MSI.
+    msix: Option<Msix>,
     /// MSI is enabled.
     is_on: bool,
 }
@@ -34,7 +35,7 @@ impl Signal {
     /// Allocates interrupts of the platform and routes the function's to them. Without any left, the bridge raises
     /// none.
     pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Signal {
-        let none = Signal { interrupt: None, errors: None, is_msix: false, is_on: false };
+        let none = Signal { interrupt: None, errors: None, msix: None, is_on: false };
         let Some(interrupt) = platform.allocate_interrupt() else {
             return none;
         };
@@ -42,24 +43,30 @@ impl Signal {
         let msix = has_table.then(|| Msix::open(function, bars, platform)).flatten();
         if let Some(mut msix) = msix.filter(|msix| msix.entries() >= vectors::COUNT) {
             let errors = platform.allocate_interrupt();
-            let routes = used_vectors().flat_map(|[done, error]| {
-                [(done, interrupt), (error, errors.unwrap_or(interrupt))]
-            });
-            let mut routed = msix.route(vectors::PORT, &errors.unwrap_or(interrupt));
-            for (vector, interrupt) in routes {
-                routed &= msix.route(vector, &interrupt);
-            }
-            if routed {
-                return Signal { interrupt: Some(interrupt), errors, is_msix: true, ..none };
+            if route_all(&mut msix, interrupt, errors) {
+                return Signal { interrupt: Some(interrupt), errors, msix: Some(msix), ..none };
             }
         }
         let interrupt = function.route_msi(&interrupt).then_some(interrupt);
         Signal { interrupt, ..none }
     }
 
+    /// Routes the interrupts again after a reset of the bridge.
+    pub fn route_again(&mut self, function: &Function<'_>) {
+        let Some(interrupt) = self.interrupt else { return };
+        self.is_on = false;
+        match &mut self.msix {
+            Some(msix) => {
+                place_table(function);
+                route_all(msix, interrupt, self.errors);
+            }
+            None => _ = function.route_msi(&interrupt),
+        }
+    }
+
     /// Programs the device's interrupt enables.
     pub fn apply(&self, registers: &Tsi721Registers) {
-        let (device, channels) = match (&self.interrupt, self.is_msix) {
+        let (device, channels) = match (&self.interrupt, self.msix.is_some()) {
             (None, _) => (0, 0),
             (Some(_), true) => (DEVICE_ERRORS, 0),
             (Some(_), false) => (0, u32::MAX),
@@ -70,7 +77,7 @@ impl Signal {
     }
 
     fn is_msi(&self) -> bool {
-        self.interrupt.is_some() && !self.is_msix
+        self.interrupt.is_some() && self.msix.is_none()
     }
 
     /// Enables interrupts before a halt, after the channels were armed; `armed` if that took a register write.
@@ -106,6 +113,17 @@ impl Signal {
     pub fn error_count(&self) -> Option<u64> {
         self.errors.as_ref().map(|_| raised(&self.errors))
     }
+}
+
+/// Routes all vectors in use; false if that fails.
+fn route_all(msix: &mut Msix, interrupt: Interrupt, errors: Option<Interrupt>) -> bool {
+    let errors = errors.unwrap_or(interrupt);
+    let mut routed = msix.route(vectors::PORT, &errors);
+    for [done, error] in used_vectors() {
+        routed &= msix.route(done, &interrupt);
+        routed &= msix.route(error, &errors);
+    }
+    routed
 }
 
 fn raised(interrupt: &Option<Interrupt>) -> u64 {

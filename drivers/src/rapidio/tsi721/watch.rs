@@ -1,11 +1,11 @@
 //! Periodic checks of the bridge: channels, link, port-writes, errors of its memory.
 
 use super::registers::{
-    ECC_CORRECTED, ECC_LOST, EM_PORT_WRITE, EM_STATUS, MESSAGE_INTERRUPT, PORT_WRITE_CAPTURE,
-    PORT_WRITE_DISCARDED, PORT_WRITE_STATUS, PORT_WRITE_VALID,
+    ECC_CORRECTED, ECC_LOST, EM_ENABLE, EM_PORT_WRITE, EM_STATUS, MESSAGE_INTERRUPT,
+    PORT_WRITE_CAPTURE, PORT_WRITE_DISCARDED, PORT_WRITE_STATUS, PORT_WRITE_VALID,
 };
-use super::{SERIAL, Tsi721, UNDELIVERED, csr};
-use crate::hal::{Instant, Notice, Severity};
+use super::{SERIAL, Tsi721, UNDELIVERED, csr, open};
+use crate::hal::{Backoff, Instant, Notice, Severity};
 use crate::rapidio::{Mailbox, PortWrite, Undelivered};
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -16,6 +16,8 @@ const LINK: Duration = Duration::from_millis(20);
 const LINK_HALTED: Duration = ERRORS;
 /// The same in a loop that halts, while the link is down.
 const LINK_DOWN_HALTED: Duration = Duration::from_millis(250);
+/// Time of all ones after which the bridge is gone.
+const ABSENCE: Duration = Duration::from_secs(1);
 /// Interval of checks for errors that are reported in no other way.
 const ERRORS: Duration = Duration::from_secs(1);
 /// Maximum number of port-writes, and of notices, that are kept for the user.
@@ -26,8 +28,11 @@ const MOST_NOTICES: usize = 16;
 pub struct Watch {
     /// The link works.
     pub link: bool,
-    /// The bridge does not respond any more.
+    /// The bridge does not respond, or was reset.
     pub gone: bool,
+    /// Since when its registers read as all ones.
+    absent_since: Option<Instant>,
+    backoff: Backoff,
     pub port_writes: VecDeque<PortWrite>,
     pub notices: VecDeque<Notice>,
     now: Instant,
@@ -43,6 +48,8 @@ impl Watch {
         Watch {
             link: false,
             gone: false,
+            absent_since: None,
+            backoff: Backoff::default(),
             port_writes: VecDeque::with_capacity(MOST_PORT_WRITES),
             notices: VecDeque::with_capacity(MOST_NOTICES),
             now: Instant::ZERO,
@@ -62,8 +69,9 @@ impl Watch {
 
 const LOST: &str = "the RapidIO link is down: check the cable, and that the other end has power";
 const BACK: &str = "the RapidIO link is up";
-const GONE: &str = "the RapidIO bridge does not respond: it was removed, or has lost power. Check the card, and restart \
-                    the appliance to use it again";
+const GONE: &str = "the RapidIO bridge does not respond: it was removed, or has lost power. It is tried again, at least \
+                    once a minute; check the card";
+const RETURNED: &str = "the RapidIO bridge responds again, and was set up anew";
 const BAD_MEMORY: &str = "the RapidIO bridge reported uncorrectable memory errors; its message channels were \
                           restarted. If this happens again, replace the card";
 
@@ -88,7 +96,7 @@ impl Tsi721 {
     pub(super) fn check(&mut self, now: Instant, has_error: bool) {
         self.watch.now = now;
         if self.watch.gone {
-            return;
+            return self.try_again(now);
         }
         let registers = &self.registers;
         self.maintenance.watch(now, has_error, registers);
@@ -117,7 +125,7 @@ impl Tsi721 {
     /// When [`Tsi721::check`] must be called again.
     pub(super) fn next_check(&self) -> Option<Instant> {
         if self.watch.gone {
-            return None;
+            return self.watch.backoff.next_try();
         }
         let now = self.watch.now;
         let interval = match (self.signal.wakes(), self.watch.link) {
@@ -144,12 +152,19 @@ impl Tsi721 {
         let at = (SERIAL + csr::PORT_STATUS) as usize;
         let status = self.registers.read(at);
         if status == u32::MAX {
-            self.watch.gone = true;
+            // A single look proves nothing: the slot may be retraining its link.
+            let since = *self.watch.absent_since.get_or_insert(self.watch.now);
+            if self.watch.now.since(since) < ABSENCE {
+                return;
+            }
+            (self.watch.gone, self.watch.link) = (true, false);
             self.watch.note(Severity::Error, GONE);
+            self.watch.backoff.note_failed(self.watch.now);
             // The bridge must not access memory that is freed and reused.
             self.function.disable();
             return self.fail_all();
         }
+        self.watch.absent_since = None;
         let link = status & csr::PORT_OK != 0;
         if link == self.watch.link {
             return;
@@ -163,6 +178,39 @@ impl Tsi721 {
             self.watch.note(Severity::Warning, LOST);
             self.fail_all();
         }
+    }
+
+    /// Sets a bridge up again that was gone, if the next try is due.
+    fn try_again(&mut self, now: Instant) {
+        if !self.watch.backoff.is_due(now) {
+            return;
+        }
+        let answers = self.saved.restore_lost(&self.function)
+            && self.registers.read(csr::DEVICE_IDENTITY as usize) != u32::MAX;
+        if !answers {
+            return self.watch.backoff.note_failed(now);
+        }
+        let registers = &self.registers;
+        self.function.prepare();
+        open::disable_interrupts(registers);
+        self.windows.reopen(registers);
+        self.function.enable_bus_master();
+        self.maintenance.start_over(registers);
+        self.data.start_over(registers);
+        self.doorbells.start(registers);
+        self.inbound.iter_mut().flatten().for_each(|inbound| inbound.restart(registers));
+        self.outbound.iter_mut().flatten().for_each(|outbound| outbound.start_over(registers));
+        open::set_up(registers);
+        if let Some(id) = self.own_id {
+            registers.write(csr::BASE_ID as usize, id);
+        }
+        self.signal.route_again(&self.function);
+        registers.write(EM_ENABLE, EM_PORT_WRITE);
+        self.signal.apply(registers);
+        (self.watch.gone, self.watch.absent_since) = (false, None);
+        self.watch.backoff.note_up();
+        self.counters.bridge_resets += 1;
+        self.watch.note(Severity::Information, RETURNED);
     }
 
     /// Fails all requests, transfers and messages in flight.

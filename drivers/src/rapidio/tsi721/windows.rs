@@ -32,11 +32,15 @@ struct Space {
 struct Outbound {
     offset: u64,
     size: u64,
+    ids: IdSize,
+    device: u16,
+    address: u64,
 }
 
 /// All windows.
 pub struct Windows {
-    inbound: [bool; WINDOWS],
+    /// RapidIO address, and memory.
+    inbound: [Option<(u64, Window)>; WINDOWS],
     outbound: [Option<Outbound>; WINDOWS],
     space: Option<Space>,
 }
@@ -44,20 +48,28 @@ pub struct Windows {
 impl Windows {
     /// Closes all windows. Outbound ones use BAR 2, if the bridge is configured to have it.
     pub fn new(bars: &Bars, platform: &mut dyn Platform, registers: &Tsi721Registers) -> Windows {
-        for number in 0..WINDOWS {
-            registers.write(inbound_window(number), 0);
-            registers.write(outbound_window(number), 0);
-            for zone in 0..ZONES {
-                // The ECC bits of zone memory are invalid before its first write.
-                write_zone(number, zone, [0; 3], registers);
-            }
-        }
+        close_all(registers);
         let space = bars.get(2).filter(|bar| bar.size >= OUTBOUND_LEAST).and_then(|bar| {
             let len = bar.size.min(MAPPED_MOST) as usize;
             let registers = platform.map_registers(bar.address, len)?;
             Some(Space { address: bar.address, registers })
         });
-        Windows { inbound: [false; WINDOWS], outbound: [None; WINDOWS], space }
+        Windows { inbound: [None; WINDOWS], outbound: [None; WINDOWS], space }
+    }
+
+    /// Opens all windows again after a reset of the bridge.
+    pub fn reopen(&self, registers: &Tsi721Registers) {
+        close_all(registers);
+        for (number, window) in self.inbound.iter().enumerate() {
+            if let Some((address, memory)) = window {
+                open_inbound(number, *address, memory, registers);
+            }
+        }
+        for (number, window) in self.outbound.iter().enumerate() {
+            if let Some((window, space)) = window.as_ref().zip(self.space.as_ref()) {
+                open_outbound(number, window, space.address, registers);
+            }
+        }
     }
 
     /// See [`crate::rapidio::MasterPort::map_inbound`].
@@ -72,13 +84,9 @@ impl Windows {
         if !fits || (address | bus) & (size - 1) != 0 {
             return Err(WindowError::Alignment);
         }
-        let free = self.inbound.iter().position(|used| !used).ok_or(WindowError::NoneLeft)?;
-        self.inbound[free] = true;
-        let at = inbound_window(free);
-        registers.write(at + 8, (size.ilog2() - 12) << 8);
-        registers.write_address(at + 0xc, at + 0x10, bus);
-        registers.write(at + 4, (address >> 32) as u32);
-        registers.write(at, address as u32 | WINDOW_ENABLE);
+        let free = self.inbound.iter().position(Option::is_none).ok_or(WindowError::NoneLeft)?;
+        self.inbound[free] = Some((address, *memory));
+        open_inbound(free, address, memory, registers);
         Ok(free as u8)
     }
 
@@ -86,7 +94,7 @@ impl Windows {
     pub fn unmap_inbound(&mut self, number: u8, registers: &Tsi721Registers) {
         let number = usize::from(number);
         if let Some(used) = self.inbound.get_mut(number) {
-            *used = false;
+            *used = None;
             registers.write(inbound_window(number), 0);
             registers.read(inbound_window(number));
         }
@@ -115,19 +123,9 @@ impl Windows {
         };
         let mut places = (0..len / size).map(|n| n * size);
         let offset = places.find(|&offset| is_free(offset)).ok_or(WindowError::NoneLeft)?;
-        let step = size / ZONES as u64;
-        for zone in 0..ZONES {
-            let start = address + zone as u64 * step;
-            let data0 = start as u32 & 0xffff_f000 | ZONE_READS | ZONE_WRITES;
-            let data2 = ids.code() << 16 | u32::from(device);
-            write_zone(number, zone, [data0, (start >> 32) as u32, data2], registers);
-        }
-        let at = outbound_window(number);
-        let base = space.address + offset;
-        registers.write(at + 8, (size.ilog2() - 15) << 8);
-        registers.write(at + 4, (base >> 32) as u32);
-        registers.write(at, base as u32 & 0xffff_8000 | WINDOW_ENABLE);
-        self.outbound[number] = Some(Outbound { offset, size });
+        let window = Outbound { offset, size, ids, device, address };
+        open_outbound(number, &window, space.address, registers);
+        self.outbound[number] = Some(window);
         Ok(OutboundMap { number: number as u8, size })
     }
 
@@ -158,6 +156,41 @@ impl Windows {
             registers.read(outbound_window(number));
         }
     }
+}
+
+/// Closes all windows.
+fn close_all(registers: &Tsi721Registers) {
+    for number in 0..WINDOWS {
+        registers.write(inbound_window(number), 0);
+        registers.write(outbound_window(number), 0);
+        for zone in 0..ZONES {
+            // The ECC bits of zone memory are invalid before its first write.
+            write_zone(number, zone, [0; 3], registers);
+        }
+    }
+}
+
+fn open_inbound(number: usize, address: u64, memory: &Window, registers: &Tsi721Registers) {
+    let (at, size) = (inbound_window(number), memory.len() as u64);
+    registers.write(at + 8, (size.ilog2() - 12) << 8);
+    registers.write_address(at + 0xc, at + 0x10, memory.bus_address());
+    registers.write(at + 4, (address >> 32) as u32);
+    registers.write(at, address as u32 | WINDOW_ENABLE);
+}
+
+/// `space` is the bus address of the BAR.
+fn open_outbound(number: usize, window: &Outbound, space: u64, registers: &Tsi721Registers) {
+    let step = window.size / ZONES as u64;
+    for zone in 0..ZONES {
+        let start = window.address + zone as u64 * step;
+        let data0 = start as u32 & 0xffff_f000 | ZONE_READS | ZONE_WRITES;
+        let data2 = window.ids.code() << 16 | u32::from(window.device);
+        write_zone(number, zone, [data0, (start >> 32) as u32, data2], registers);
+    }
+    let (at, base) = (outbound_window(number), space + window.offset);
+    registers.write(at + 8, (window.size.ilog2() - 15) << 8);
+    registers.write(at + 4, (base >> 32) as u32);
+    registers.write(at, base as u32 & 0xffff_8000 | WINDOW_ENABLE);
 }
 
 fn write_zone(window: usize, zone: usize, data: [u32; 3], registers: &Tsi721Registers) {

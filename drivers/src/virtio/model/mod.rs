@@ -3,7 +3,7 @@
 
 mod machine;
 mod queue;
-mod register_models;
+pub mod register_models;
 
 pub use machine::{Machine, WallClock};
 pub use queue::Chain;

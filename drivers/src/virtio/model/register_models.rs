@@ -4,6 +4,43 @@ use super::{Model, State};
 use crate::hal::Registers;
 use std::sync::atomic::AtomicU64;
 
+/// Registers that take accesses of every width the same way.
+pub trait AnyWidth: Send {
+    fn len(&self) -> usize;
+    fn read(&self, offset: usize, size: usize) -> u64;
+    fn write(&self, offset: usize, size: usize, value: u64);
+}
+
+impl<T: AnyWidth> Registers for T {
+    fn len(&self) -> usize {
+        AnyWidth::len(self)
+    }
+    fn read8(&self, offset: usize) -> u8 {
+        self.read(offset, 1) as u8
+    }
+    fn read16(&self, offset: usize) -> u16 {
+        self.read(offset, 2) as u16
+    }
+    fn read32(&self, offset: usize) -> u32 {
+        self.read(offset, 4) as u32
+    }
+    fn read64(&self, offset: usize) -> u64 {
+        self.read(offset, 8)
+    }
+    fn write8(&self, offset: usize, value: u8) {
+        self.write(offset, 1, value.into());
+    }
+    fn write16(&self, offset: usize, value: u16) {
+        self.write(offset, 2, value.into());
+    }
+    fn write32(&self, offset: usize, value: u32) {
+        self.write(offset, 4, value.into());
+    }
+    fn write64(&self, offset: usize, value: u64) {
+        self.write(offset, 8, value);
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Bar {
     Registers,
@@ -31,6 +68,12 @@ impl Mapped {
         let inside = start + len <= self.len;
         inside.then(|| Mapped { address, len, start, model: self.model.clone(), bar: self.bar })
     }
+}
+
+impl AnyWidth for Mapped {
+    fn len(&self) -> usize {
+        self.len
+    }
 
     fn read(&self, offset: usize, size: usize) -> u64 {
         if offset.checked_add(size).is_none_or(|end| end > self.len) {
@@ -56,36 +99,6 @@ impl Mapped {
             Bar::Msix => state.write_msix(at, value),
             Bar::Mmio(version) => state.write_mmio(at, value, version),
         }
-    }
-}
-
-impl Registers for Mapped {
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn read8(&self, offset: usize) -> u8 {
-        self.read(offset, 1) as u8
-    }
-    fn read16(&self, offset: usize) -> u16 {
-        self.read(offset, 2) as u16
-    }
-    fn read32(&self, offset: usize) -> u32 {
-        self.read(offset, 4) as u32
-    }
-    fn read64(&self, offset: usize) -> u64 {
-        self.read(offset, 8)
-    }
-    fn write8(&self, offset: usize, value: u8) {
-        self.write(offset, 1, value.into());
-    }
-    fn write16(&self, offset: usize, value: u16) {
-        self.write(offset, 2, value.into());
-    }
-    fn write32(&self, offset: usize, value: u32) {
-        self.write(offset, 4, value.into());
-    }
-    fn write64(&self, offset: usize, value: u64) {
-        self.write(offset, 8, value);
     }
 }
 

@@ -47,6 +47,7 @@ isthmus_multiboot2:
     movl %ebx, %esi
     movl $boot_stack_end, %esp
 
+    boot_check_processor
     boot_make_tables
 
     movl %cr4, %eax
@@ -64,6 +65,35 @@ isthmus_multiboot2:
     movl %eax, %cr0
     lgdt boot_gdt_pointer
     ljmp $8, $boot_long_mode
+
+# The processor lacks what this code needs: says so on COM1 and on a screen in text mode, and stops.
+boot_too_old:
+    movl $boot_too_old_text, %esi
+    movl $0xb8000, %edi        # the first line of the screen, white on red
+6:  movzbl (%esi), %ebx
+    testl %ebx, %ebx
+    jz 9f
+    cmpl $0x20, %ebx
+    jb 7f
+    movb %bl, (%edi)
+    movb $0x4f, 1(%edi)
+    addl $2, %edi
+7:  movl $100000, %ecx         # an absent UART never becomes ready
+8:  movw $0x3fd, %dx
+    inb %dx, %al
+    testb $0x20, %al
+    loopz 8b
+    movw $0x3f8, %dx
+    movb %bl, %al
+    outb %al, %dx
+    incl %esi
+    jmp 6b
+9:  movl $0x12, %eax           # QEMU's isa-debug-exit, as in `fatal`
+    movw $0xf4, %dx
+    outl %eax, %dx
+10: cli
+    hlt
+    jmp 10b
 
 .code64
 boot_long_mode:

@@ -3,17 +3,6 @@
 /// End of the memory that the entry point mapped one to one.
 const MAPPED: u64 = 4 << 30;
 
-#[cfg(not(feature = "uhyve"))]
-/// Copies a value at `address` (any alignment).
-///
-/// # Safety
-/// Any bit pattern is a valid `T`, and there is memory at `address`, so that reading it has no side effect.
-pub unsafe fn read<T: Copy>(address: u64) -> T {
-    check(address, size_of::<T>() as u64);
-    // SAFETY: mapped (checked); it is memory, and any bit pattern is a valid T (the caller's promises).
-    unsafe { (address as usize as *const T).read_unaligned() }
-}
-
 /// `len` bytes at `address`.
 ///
 /// # Safety
@@ -26,37 +15,8 @@ pub unsafe fn bytes<'a>(address: u64, len: u64) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
 }
 
-#[cfg(not(feature = "uhyve"))]
-/// The bytes of a NUL-terminated string; empty if there is none.
-///
-/// # Safety
-/// As [`bytes`].
-pub unsafe fn string<'a>(address: u64) -> &'a [u8] {
-    if address == 0 {
-        return &[];
-    }
-    let mut len = 0;
-    // SAFETY: any byte is a u8.
-    while unsafe { read::<u8>(address + len) } != 0 {
-        len += 1;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { bytes(address, len) }
-}
-
-#[cfg(not(feature = "uhyve"))]
-/// Searches for the ACPI root pointer at the locations of a BIOS (ACPI 6.5, 5.2.5.1); 0 if it is not found.
-pub fn find_rsdp() -> u64 {
-    // SAFETY: any two bytes are a u16.
-    let extended_bios_data = u64::from(unsafe { read::<u16>(0x40e) }) << 4;
-    let places = [(extended_bios_data, extended_bios_data + 1024), (0xe_0000, 0x10_0000)];
-    let candidates =
-        places.into_iter().filter(|p| p.0 >= 0x1000).flat_map(|(s, e)| (s..e).step_by(16));
-    // SAFETY: any eight bytes are an array of bytes.
-    candidates.into_iter().find(|&a| unsafe { read::<[u8; 8]>(a) } == *b"RSD PTR ").unwrap_or(0)
-}
-
-fn check(address: u64, len: u64) {
+/// Refuses memory that is not mapped.
+pub fn check(address: u64, len: u64) {
     if address.checked_add(len).is_none_or(|end| end > MAPPED) {
         super::fatal("the boot loader put its information above 4 GiB");
     }

@@ -39,6 +39,30 @@
     movl %eax, boot_top_table
 .endm
 
+# Goes to boot_too_old if the processor has no 64-bit mode or cannot forbid execution of pages. Keeps edi and esi.
+.macro boot_check_processor
+    pushfl                     # only a processor with CPUID can change this flag (bit 21)
+    popl %eax
+    movl %eax, %ecx
+    xorl $0x200000, %eax
+    pushl %eax
+    popfl
+    pushfl
+    popl %eax
+    xorl %ecx, %eax
+    testl $0x200000, %eax
+    jz boot_too_old
+    movl $0x80000000, %eax
+    cpuid
+    cmpl $0x80000001, %eax
+    jb boot_too_old
+    movl $0x80000001, %eax
+    cpuid
+    andl $0x20100000, %edx     # LM, NX
+    cmpl $0x20100000, %edx
+    jne boot_too_old
+.endm
+
 .section .rodata.isthmus_entry, "a", @progbits
 .balign 8
 boot_gdt:
@@ -49,6 +73,8 @@ boot_gdt_pointer:
     .short 23
     .long boot_gdt
     .long 0
+boot_too_old_text:
+    .asciz "isthmus: cannot boot: the processor is too old: it has no 64-bit mode with NX; give the machine a newer one\r\n"
 
 .section .bss.isthmus_entry, "aw", @nobits
 .balign 4096

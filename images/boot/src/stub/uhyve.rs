@@ -4,10 +4,17 @@
 //! device tree below the image. Devices are above memory.
 
 use super::{enter, fatal, handover, physical};
+use crate::acpi::Tables;
 use crate::{BootInfo, ClockSource, Kind, Protocol, device_tree};
 use core::arch::asm;
 use core::ptr::addr_of_mut;
 use hermit_entry::boot_info::{BootInfo as HermitBootInfo, PlatformInfo, RawBootInfo};
+
+core::arch::global_asm!(
+    include_str!("tables.s"),
+    include_str!("entry_uhyve.s"),
+    options(att_syntax)
+);
 
 // Ports of hypercalls; the value written is the address of the parameters.
 const EXIT: u16 = 0x540;
@@ -56,7 +63,7 @@ extern "C" fn isthmus_stub_uhyve(raw: &RawBootInfo) -> ! {
 }
 
 /// Lets the other processors enter the kernel.
-pub fn release_other_processors() {
+pub fn prepare(_: &mut BootInfo, _: Option<&Tables>) {
     // SAFETY: a word that the other processors poll. Stores are ordered, so a processor that reads it also sees all
     // earlier stores.
     unsafe { addr_of_mut!(isthmus_first_is_done).write_volatile(1) };

@@ -179,7 +179,8 @@ impl Node {
                     link.watch.init_received(now);
                 }
             }
-            (Phase::AwaitReply, rlnh::Message::InitReply { .. }) => {
+            (Phase::AwaitReply, rlnh::Message::InitReply { features, .. }) => {
+                link.note_features(features);
                 // A peer that does not support our version reports it in `status`. Both ends then use the lower
                 // version.
                 link.phase = Phase::Up;
@@ -189,7 +190,10 @@ impl Node {
                 self.resume_hunts(place);
             }
             // LINX for Linux answers another INIT while the link is up, and accepts only INIT_REPLY after it.
-            (Phase::Up, rlnh::Message::InitReply { .. }) => link.expects_reply = false,
+            (Phase::Up, rlnh::Message::InitReply { features, .. }) => {
+                link.note_features(features);
+                link.expects_reply = false;
+            }
             (Phase::Up, _) if link.expects_reply => return Err(Fault::Link),
             (Phase::Up, rlnh::Message::Init { version }) => {
                 link.accept_init(version);

@@ -10,6 +10,7 @@ use crate::riocm::{ConnectionConfig, ConnectionId, Down, SendError};
 use crate::tcpcm::{TcpCm, TcpConfig};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 /// Transport of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,9 @@ impl LinkConfig<'_> {
         }
     }
 }
+
+/// Most bytes of the peer's features that are kept.
+pub const MOST_FEATURES: usize = 256;
 
 /// Phase of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +161,8 @@ pub(super) struct Link {
     pub has_event: bool,
     pub why: Option<Down>,
     pub unsent: usize,
+    /// Features in the peer's last INIT_REPLY, up to [`MOST_FEATURES`] bytes.
+    pub features: Vec<u8>,
     pub counters: LinkCounters,
 }
 
@@ -186,6 +192,7 @@ impl Link {
             has_event: false,
             why: None,
             unsent: 0,
+            features: Vec::new(),
             counters: LinkCounters::default(),
         }
     }
@@ -230,6 +237,12 @@ impl Link {
                 self.remotes.forget(address);
             }
         }
+    }
+
+    /// Keeps the features of the peer's INIT_REPLY. None are defined, so none are in use.
+    pub fn note_features(&mut self, features: &[u8]) {
+        self.features.clear();
+        self.features.extend_from_slice(&features[..features.len().min(MOST_FEATURES)]);
     }
 
     /// Handles the peer's INIT: the lower version is used, and INIT_REPLY queued. The invalid version 0 is accepted.

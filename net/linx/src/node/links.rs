@@ -5,7 +5,7 @@ use super::{LinkId, Node, Refused, is_name};
 use crate::riocm::{self, Down, SendError};
 use crate::tcpcm::TcpCm;
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use drivers::hal::Instant;
 
 /// Status of a link.
@@ -25,6 +25,9 @@ pub struct LinkStatus {
     pub addresses: (usize, usize),
     /// Names that the peer hunts for.
     pub hunts: usize,
+    /// Features that the peer announced (`name:argument`, separated by commas): at most
+    /// [`super::MOST_FEATURES`] bytes, with other bytes than visible ASCII escaped.
+    pub features: String,
     /// Counters.
     pub counters: LinkCounters,
     /// Status of the RIOCM connection, if there is one.
@@ -98,7 +101,7 @@ impl Node {
             self.by_cid[usize::from(connection.cid())] = u16::MAX;
         }
         self.timers.set(id.place.into(), None);
-        self.timers.set(self.links.len() as u32 + u32::from(id.place), None);
+        self.timers.set(self.links.len() + usize::from(id.place), None);
         self.forget_link_hunts(id.place);
         self.links[usize::from(id.place)] = None;
     }
@@ -125,6 +128,7 @@ impl Node {
             unsent: link.unsent,
             addresses: (link.local.taken(), link.remotes.count()),
             hunts: link.wanted.len(),
+            features: link.features.escape_ascii().to_string(),
             counters: link.counters,
             riocm: match &link.carrier {
                 Carrier::Riocm(id) => self.riocm.status(*id),

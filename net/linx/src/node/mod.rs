@@ -20,7 +20,7 @@ mod watch;
 
 pub use events::Event;
 pub use ids::{EndpointId, HuntId, LinkId, PeerId};
-pub use link::{LinkConfig, LinkCounters, Phase, Transport};
+pub use link::{LinkConfig, LinkCounters, MOST_FEATURES, Phase, Transport};
 pub use links::LinkStatus;
 pub use refused::Refused;
 pub use remotes::MOST_ADDRESSES;
@@ -30,14 +30,13 @@ use crate::pool::Pool;
 use crate::riocm::{self, BadConfig, Event as RiocmEvent, Riocm};
 use crate::rng::Rng;
 use crate::tcpcm::{ConnectionEvent, StreamOrder};
-use crate::timers::Timers;
 use crate::wire::riocm::Data;
 use crate::wire::rlnh::MAX_NAME;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use drivers::hal::{Instant, Window};
+use drivers::hal::{Instant, Timers, Window};
 use endpoints::Endpoint;
 use hunts::Hunt;
 use link::{Carrier, Link};
@@ -118,7 +117,7 @@ impl Node {
             queued: (0..pieces).map(|_| Queued::default()).collect(),
             hunts: Slab::new(),
             hunts_by_name: BTreeSet::new(),
-            timers: Timers::new(2 * config.links.min(u16::MAX.into())),
+            timers: Timers::with_room(2 * config.links.min(u16::MAX.into())),
             now: Instant::ZERO,
             orders: VecDeque::new(),
             events: VecDeque::with_capacity(2 * config.endpoints + config.riocm.sends + 64),
@@ -193,7 +192,7 @@ impl Node {
     }
 
     /// Handles timers that are due.
-    #[inline(always)]
+    #[inline]
     pub fn poll(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.riocm.poll(&mut self.pool, now);
@@ -207,15 +206,13 @@ impl Node {
     #[inline(never)]
     fn poll_timers(&mut self, now: Instant) {
         while let Some(place) = self.timers.take_due(now) {
-            if let Some(link) = (place as usize).checked_sub(self.links.len()) {
+            if let Some(link) = place.checked_sub(self.links.len()) {
                 self.watch(link as u16, now);
                 self.pump_tcp(link as u16, now);
                 continue;
             }
             let Node { links, pool, rng, .. } = self;
-            if let Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) =
-                links.get_mut(place as usize)
-            {
+            if let Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) = links.get_mut(place) {
                 tcp.timer(pool, rng, now);
             }
             self.settle(place as u16);
@@ -230,7 +227,7 @@ impl Node {
     }
 
     /// Handles all pending events of connections.
-    #[inline(always)]
+    #[inline]
     fn pump(&mut self, now: Instant) {
         if self.riocm.has_events() {
             self.take_events(now);

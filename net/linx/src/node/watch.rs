@@ -113,7 +113,7 @@ impl Node {
     /// Sets the timer of a link to its next deadline.
     pub(super) fn rearm(&mut self, place: u16) {
         let Some(Some(link)) = self.links.get(usize::from(place)) else { return };
-        self.timers.set(self.links.len() as u32 + u32::from(place), link.watch.first());
+        self.timers.set(self.links.len() + usize::from(place), link.watch.first());
     }
 
     /// Handles the timer of a link.

@@ -33,7 +33,6 @@ pub use transmit::Transmit;
 
 use crate::pool::{Chain, Pool};
 use crate::rng::Rng;
-use crate::timers::Timers;
 use crate::wire::riocm::LARGEST;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -41,7 +40,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use config::{DEFAULT_MTU, LEAST_MTU};
 use connection::Connection;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Timers};
 use ready::Ready;
 use send::Outgoing;
 use slab::Slab;
@@ -175,7 +174,7 @@ impl Riocm {
             ports: Vec::new(),
             connections: (0..=MOST_CONNECTIONS).map(|_| None).collect(),
             by_ends: BTreeMap::new(),
-            timers: Timers::new(MOST_CONNECTIONS + 1),
+            timers: Timers::with_room(MOST_CONNECTIONS + 1),
             ready: Ready::new(),
             outgoing: Slab::with_capacity(config.sends),
             last: None,
@@ -341,7 +340,7 @@ impl Riocm {
     }
 
     /// Handles timers that are due, and frees the message returned last. [`Riocm::poll_transmit`] does the same.
-    #[inline(always)]
+    #[inline]
     pub fn poll(&mut self, pool: &mut Pool, now: Instant) {
         self.now = self.now.max(now);
         self.reap(pool);

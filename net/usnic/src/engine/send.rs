@@ -1,9 +1,8 @@
 //! The send queue: fragments in order, each sent in one packet (FRAG) or in several (CHUNKs).
 
 use super::endpoint::{Endpoint, State};
-use super::shared::Shared;
+use super::shared::{Block, Shared};
 use super::{EndpointId, Engine, NONE};
-use crate::blocks::Block;
 use crate::wire::header::PUT_TAG;
 use core::fmt;
 use drivers::hal::{Instant, Window};
@@ -143,7 +142,7 @@ impl Engine {
             endpoint.wants_room = true;
             return Err(SendError::Full);
         };
-        let window = shared.blocks.window(block, message.len());
+        let window = shared.blocks.front(block, message.len());
         // The block is at least as long as the message.
         let _ = window.write(0, message);
         let order = Order {
@@ -372,7 +371,7 @@ impl Endpoint {
         self.send.fragments -= 1;
         if let Some(block) = fragment.block.take() {
             self.send.copied -= fragment.size as usize;
-            blocks.free(block);
+            blocks.free_unmerged(block);
         }
         fragment.next = NONE;
         if fragment.cookie.is_none() {

@@ -6,14 +6,18 @@ use super::messages::Message;
 use super::put::Grants;
 use super::reserve::Reserve;
 use super::send::Fragment;
-use crate::blocks::Blocks;
 use crate::delays::Delays;
 use crate::id_map::IdMap;
 use crate::table::{Queue, Table};
 use crate::wheel::Wheel;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use drivers::hal::{Instant, Window};
+use drivers::hal::{Buddy, BuddyBlock, Instant, Window};
+
+/// Memory for incoming messages, and for data kept for retransmission.
+pub(super) type Blocks = Buddy<128>;
+/// A block of it.
+pub(super) type Block = BuddyBlock<128>;
 
 /// Shared state. Endpoints are identified by their indices in the table of endpoints.
 #[derive(Debug)]
@@ -57,7 +61,7 @@ impl Shared {
             by_fragment: IdMap::new(config.messages, secret.rotate_left(31)),
             windows: (0..windows).map(|_| slots()).collect(),
             free_windows: (0..windows as u16).rev().collect(),
-            grants: Grants::new(config.grants),
+            grants: Grants::default(),
             wheel: Wheel::new(2 * config.endpoints, now),
             acks: Delays::new(config.endpoints),
             ready: Queue::new(2 * config.endpoints + 1),

@@ -81,7 +81,7 @@ impl Engine {
 
 impl Endpoint {
     /// Builds the next packet; false if there is none now.
-    #[inline(always)]
+    #[inline]
     fn poll(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
         let again = self.recovery.next < self.recovery.end;
         if !again && self.has_more() && !self.is_ahead(now) {
@@ -116,13 +116,13 @@ impl Endpoint {
     }
 
     /// Whether a new packet may be sent.
-    #[inline(always)]
+    #[inline]
     fn has_more(&self) -> bool {
         self.send.unsent != NONE && self.in_flight() < u64::from(self.send.limit)
     }
 
     /// Whether the packets sent keep the link busy for longer than [`AHEAD`].
-    #[inline(always)]
+    #[inline]
     fn is_ahead(&self, now: Instant) -> bool {
         self.send.pace.wrapping_sub(now.as_nanos()) as i64 > AHEAD as i64
     }
@@ -167,7 +167,7 @@ impl Endpoint {
     }
 
     /// Builds the next new packet.
-    #[inline(always)]
+    #[inline]
     fn send_next(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) {
         let Some(fragment) = shared.fragments.get_mut(self.send.unsent) else { return };
         let (number, offset) = (self.send.next, self.send.unsent_offset);
@@ -263,7 +263,7 @@ impl Endpoint {
     }
 
     /// Writes a data packet.
-    #[inline(always)]
+    #[inline]
     fn write(
         &self,
         fragment: &Fragment,

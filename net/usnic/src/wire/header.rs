@@ -128,7 +128,7 @@ impl Header {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn emit_in(&self, layout: Layout, payload: u16, into: &mut [u8; MAX_HEADER]) -> usize {
         let (at_type, at_flag, at_tag, at_chunk) = layout.offsets();
         *into = [0; MAX_HEADER];
@@ -154,7 +154,7 @@ impl Header {
     }
 
     /// Turns the header of a CHUNK without an acknowledgement into that of the next CHUNK of the same fragment.
-    #[inline(always)]
+    #[inline]
     pub fn advance(
         layout: Layout,
         header: &mut [u8; MAX_HEADER],
@@ -169,7 +169,7 @@ impl Header {
     }
 
     /// Parses a datagram like [`Header::parse`]; None if it is not a valid CHUNK.
-    #[inline(always)]
+    #[inline]
     pub fn parse_chunk(layout: Layout, datagram: &[u8]) -> Option<(Header, &[u8])> {
         let (at_type, ..) = layout.offsets();
         if datagram.len() < layout.chunk_header() || datagram.get(at_type) != Some(&3) {
@@ -187,7 +187,7 @@ impl Header {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn parse_in(layout: Layout, datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {
         let (at_type, at_flag, at_tag, at_chunk) = layout.offsets();
         if datagram.len() < layout.header() {

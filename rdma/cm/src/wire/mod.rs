@@ -13,32 +13,23 @@ pub use gid::Gid;
 
 use core::fmt;
 
-/// Why a frame or message cannot be parsed.
+/// Why a message cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Not RoCE.
-    NotRoce,
-    /// Shorter than the length in its headers.
+    /// Too short.
     Truncated,
-    /// A checksum (of the IP header, of UDP) is wrong.
-    Checksum,
     /// Unknown version in a version field.
     Version,
     /// Unknown or unsupported opcode.
     Opcode,
-    /// A field has an invalid value.
-    Malformed,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Error::NotRoce => "not RoCE",
             Error::Truncated => "truncated",
-            Error::Checksum => "wrong checksum",
             Error::Version => "unknown version",
             Error::Opcode => "unknown opcode",
-            Error::Malformed => "malformed",
         })
     }
 }

@@ -7,8 +7,9 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::vec::Vec;
 use verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Payload, Provider,
-    QpId, QpState, RecvRequest, RejectReason, SendOperation, SendWith, Status, VerbsError,
+    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, MemoryVerbs, Payload,
+    Provider, QpId, QpState, RecvRequest, RejectReason, SendOperation, SendWith, Status,
+    VerbsError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

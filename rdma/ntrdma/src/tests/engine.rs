@@ -7,7 +7,7 @@ use core::time::Duration;
 use drivers::hal::Window;
 use netsim::contents;
 use std::vec::Vec;
-use verbs::{Access, Payload, Provider, RemoteAddress, SendOperation, Status};
+use verbs::{Access, MemoryVerbs, Payload, Provider, RemoteAddress, SendOperation, Status};
 
 const SECRET: u8 = 0x5e;
 const LEN: usize = 4096;

@@ -6,7 +6,7 @@ use crate::{Ntrdma, State};
 use core::time::Duration;
 use drivers::hal::TransmitError;
 use drivers::ntb::Ntb;
-use rand_core::RngCore;
+use rand_core::Rng;
 use std::collections::VecDeque;
 use std::vec::Vec;
 

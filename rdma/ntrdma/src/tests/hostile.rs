@@ -9,9 +9,10 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::ntb::Ntb;
 use netsim::contents;
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{
-    Access, ConnectionManager, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
+    Access, ConnectionManager, MemoryVerbs, Payload, Provider, RecvRequest, RemoteAddress,
+    SendOperation,
 };
 
 /// Writes random data from node 1 to node 0's memory: noise, small and large numbers, or copies of

@@ -14,8 +14,8 @@ use netsim::Rng;
 use netsim::contents;
 use std::vec::Vec;
 use verbs::{
-    Access, ConnectionEvent, ConnectionManager, Payload, Provider, QpId, RecvRequest, Region,
-    RemoteAddress, SendOperation, SendWith, Status,
+    Access, ConnectionEvent, ConnectionManager, MemoryVerbs, Payload, Provider, QpId, RecvRequest,
+    Region, RemoteAddress, SendOperation, SendWith, Status,
 };
 
 const PORT: u16 = 7;

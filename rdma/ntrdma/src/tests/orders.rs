@@ -9,8 +9,8 @@ use drivers::hal::{Instant, Window};
 use netsim::contents;
 use std::vec::Vec;
 use verbs::{
-    Access, Completion, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendWith,
-    Status,
+    Access, Completion, MemoryVerbs, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
+    SendWith, Status,
 };
 
 /// Most writes whose subsets are enumerated: 2^14 cases.

@@ -6,8 +6,8 @@ use drivers::hal::{Arena, Window};
 use netsim::contents;
 use std::vec::Vec;
 use verbs::{
-    Access, CompletedOperation, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
-    Status,
+    Access, CompletedOperation, Lending, MemoryVerbs, Payload, Provider, RecvRequest,
+    RemoteAddress, SendOperation, Status,
 };
 
 const WAYS: [Way; 2] = [Way::Posted, Way::Engine];

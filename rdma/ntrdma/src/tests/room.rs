@@ -8,7 +8,7 @@ use core::time::Duration;
 use drivers::dma::Dma;
 use netsim::contents;
 use std::vec::Vec;
-use verbs::{Access, Payload, Provider, RemoteAddress, SendOperation, Status};
+use verbs::{Access, MemoryVerbs, Payload, Provider, RemoteAddress, SendOperation, Status};
 
 const MIB: usize = 1 << 20;
 

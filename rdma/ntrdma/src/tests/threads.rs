@@ -9,8 +9,8 @@ use netsim::Rng;
 use std::sync::mpsc;
 use std::{thread, time, vec};
 use verbs::{
-    Access, CompletedOperation, GidType, PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, RemoteAddress, SendOperation, SendRequest, SendWith, Status,
+    Access, CompletedOperation, GidType, MemoryVerbs, PathMtu, Payload, Provider, ReadyToReceive,
+    ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation, SendRequest, SendWith, Status,
 };
 
 const MESSAGES: usize = 300;

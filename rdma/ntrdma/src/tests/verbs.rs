@@ -7,11 +7,11 @@ use drivers::hal::Window;
 use netsim::Rng;
 use netsim::contents;
 use proptest::prelude::*;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::vec::Vec;
 use verbs::{
-    Access, CompletedOperation, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
-    SendRequest, SendWith, Status, VerbsError,
+    Access, CompletedOperation, MemoryVerbs, Payload, Provider, RecvRequest, RemoteAddress,
+    SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

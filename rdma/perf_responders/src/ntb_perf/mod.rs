@@ -14,9 +14,8 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
-use verbs::EngineContext;
 use verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Payload, Provider,
+    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Ctx, Payload, Provider,
     QpId, RejectReason, RemoteAddress, SendOperation, SendWith, VerbsError,
 };
 
@@ -134,7 +133,7 @@ impl Run {
 
 /// Connects or accepts with the given queue pair and private data.
 type Connect<'a, P> =
-    dyn FnMut(QpId, &[u8], &mut EngineContext<'_, P>) -> Result<ConnectionId, VerbsError> + 'a;
+    dyn FnMut(QpId, &[u8], &mut Ctx<'_, P>) -> Result<ConnectionId, VerbsError> + 'a;
 
 /// The tests between this appliance and its peer: measuring and serving side.
 #[derive(Debug)]
@@ -186,7 +185,7 @@ impl NtbPerf {
     pub fn start<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         time: Duration,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.cancel(ctx);
         self.results.clear();
@@ -208,7 +207,7 @@ impl NtbPerf {
     }
 
     /// Ends the running test without a failure.
-    pub fn cancel<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub fn cancel<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         if let Some(at) = self.measuring_side() {
             self.remove(at, None, ctx);
         }
@@ -221,7 +220,7 @@ impl NtbPerf {
         &mut self,
         at: usize,
         why: Option<&'static str>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let mut side = self.sides.swap_remove(at);
         side.bench.give_back(ctx);
@@ -237,7 +236,7 @@ impl NtbPerf {
         &mut self,
         number: usize,
         time: Duration,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(test) = TESTS.get(number) else { return };
         let run = Run { number, test, connected: false, since: ctx.now, time };
@@ -256,7 +255,7 @@ impl NtbPerf {
         number: usize,
         test: &Test,
         run: Option<Run>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         connect: &mut Connect<'_, P>,
     ) -> Result<(), VerbsError> {
         let mut bench = Bench::new(LONG as usize, self.peer, self.local, ctx)?;
@@ -279,7 +278,7 @@ impl NtbPerf {
         &mut self,
         connection: ConnectionId,
         private_data: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), VerbsError> {
         let (remote, test) = parse_private_data(private_data).ok_or(VerbsError::Invalid)?;
         if self.sides.iter().any(|side| side.run.is_none()) {
@@ -307,7 +306,7 @@ impl NtbPerf {
     pub fn handle_connection_event<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let id = match event {
             ConnectionEvent::Request { connection, port: PORT, to, private_data, .. }
@@ -354,7 +353,7 @@ impl NtbPerf {
     #[inline]
     pub fn poll<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> usize {
         if self.sides.is_empty() { 0 } else { self.poll_sides(ctx) }
     }
@@ -362,7 +361,7 @@ impl NtbPerf {
     #[inline(never)]
     fn poll_sides<P: Provider + ConnectionManager + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> usize {
         let mut done = 0;
         let mut at = 0;
@@ -392,10 +391,7 @@ impl NtbPerf {
 
 impl Side {
     /// Handles completions and posts the next messages; returns how much was done.
-    fn poll<P: Provider + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Result<usize, VerbsError> {
+    fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> Result<usize, VerbsError> {
         let mut done = self.bench.poll(ctx)?;
         let Some(Run { test, connected: true, .. }) = self.run else { return Ok(done) };
         let Bench { region, endpoints, .. } = &mut self.bench;

@@ -6,8 +6,7 @@ use ntrdma::testing::{Pair, Way};
 use ntrdma::{Layout, Ntrdma};
 use std::format;
 use std::vec::Vec;
-use verbs::ConnectionManager;
-use verbs::EngineContext;
+use verbs::{ConnectionManager, Ctx};
 
 const LAYOUT: Layout = Layout { qps: 16, ring: 32, staging: 256 << 10, landing: 64 << 10 };
 const TIME: Duration = Duration::from_millis(50);
@@ -32,7 +31,7 @@ impl World {
     fn with<T>(
         &mut self,
         n: usize,
-        act: impl FnOnce(&mut NtbPerf, &mut EngineContext<'_, Ntrdma>) -> T,
+        act: impl FnOnce(&mut NtbPerf, &mut Ctx<'_, Ntrdma>) -> T,
     ) -> T {
         let end = &mut self.ends[n];
         self.pair.context(n, |ctx| act(end, ctx))

@@ -5,10 +5,9 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use verbs::EngineContext;
 use verbs::{
     Access, CompletedOperation, ConnectionEvent, ConnectionId, ConnectionManager,
-    ConnectionParameters, CqId, Payload, PdId, Provider, QpId, QpInit, QpType, Region,
+    ConnectionParameters, CqId, Ctx, Payload, PdId, Provider, QpId, QpInit, QpType, Region,
     RejectReason, RemoteAddress, SendOperation, SendWith, Status, VerbsError,
 };
 
@@ -131,7 +130,7 @@ impl Client {
         local: IpAddr,
         peer: IpAddr,
         options: Options,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, VerbsError> {
         if options.count == 0 || !(1..=MAX_SIZE).contains(&options.size) {
             return Err(VerbsError::Invalid);
@@ -146,7 +145,7 @@ impl Client {
                 min_rnr_timer: 12,
             };
             let to = SocketAddr::new(peer, PORT);
-            let EngineContext { provider, now, rng, .. } = ctx;
+            let Ctx { provider, now, rng, .. } = ctx;
             let connection =
                 provider.connect(resources.qp, local, to, &parameters, &[], *now, *rng)?;
             Ok(Client {
@@ -191,7 +190,7 @@ impl Client {
 
     /// Advances the run and returns the next event. The next ping starts in the call after the one that returned the
     /// last.
-    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> Option<Event> {
+    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> Option<Event> {
         let event = self.step(ctx).unwrap_or_else(|failure| {
             self.failure.get_or_insert(failure);
             None
@@ -211,7 +210,7 @@ impl Client {
     }
 
     /// Ends the run, complete or not, and frees all resources; returns the results so far.
-    pub fn stop<P: Provider + ?Sized>(self, ctx: &mut EngineContext<'_, P>) -> Summary {
+    pub fn stop<P: Provider + ?Sized>(self, ctx: &mut Ctx<'_, P>) -> Summary {
         let Client { pd, cq, qp, source, sink, inbox, .. } = self;
         Parts {
             pd: Some(pd),
@@ -227,7 +226,7 @@ impl Client {
 
     fn step<P: Provider + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Option<Event>, Failure> {
         if self.phase == Phase::Ready {
             if self.summary.returned == self.options.count {
@@ -312,7 +311,7 @@ impl Parts {
         &mut self,
         size: usize,
         local: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Resources, VerbsError> {
         let pd = *self.pd.insert(ctx.provider.alloc_pd()?);
         let local_pd = ctx.provider.pd_on(pd, local);
@@ -339,7 +338,7 @@ impl Parts {
         Ok(Resources { cq, pd, qp, source, sink, inbox })
     }
 
-    fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         // Cannot fail: only this client uses them.
         if let Some(qp) = self.qp.take() {
             let _ = ctx.provider.destroy_qp(qp);
@@ -364,7 +363,7 @@ fn region<P: Provider + ?Sized>(
     pd: PdId,
     size: usize,
     access: Access,
-    ctx: &mut EngineContext<'_, P>,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<Region, VerbsError> {
     let memory = ctx.arena.alloc(size, 64).ok_or(VerbsError::NoRoom)?;
     let registered = ctx.provider.register(pd, memory, access, ctx.rng);

@@ -2,8 +2,9 @@
 
 use super::{Advertisement, MAX_SIZE, MESSAGE, PORT, RECEIVES, post, post_receive};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use drivers::hal::{Arena, Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{
     CompletedOperation, Completion, ConnectionEvent, ConnectionId, ConnectionManager,
     ConnectionParameters, CqId, Payload, PdId, Provider, QpId, QpInit, QpType, RejectReason,
@@ -12,6 +13,8 @@ use verbs::{
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
+/// Connections of one host at a time, so that a host leaves some to others.
+const MAX_CONNECTIONS_PER_HOST: usize = 48;
 
 /// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ enum Phase {
 #[derive(Debug)]
 struct Connection {
     id: ConnectionId,
+    /// The peer, as it counts for its share.
+    host: IpAddr,
     qp: QpId,
     phase: Phase,
     /// `MAX_SIZE` bytes of data, then the receive buffers.
@@ -90,13 +95,14 @@ impl Server {
         provider: &mut P,
         arena: &mut Arena,
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> bool {
         match event {
-            ConnectionEvent::Request { connection, port: PORT, parameters, to, .. } => {
+            ConnectionEvent::Request { connection, port: PORT, parameters, from, to, .. } => {
+                let host = net::hosts::accountable(from.ip());
                 let pd = provider.pd_on(self.pd, *to);
                 let accepted =
-                    self.accept((*connection, pd), parameters, provider, arena, now, rng);
+                    self.accept((*connection, pd, host), parameters, provider, arena, now, rng);
                 if accepted.is_err() {
                     self.counters.refused += 1;
                     // An error means that the peer has already dropped the connection.
@@ -122,14 +128,15 @@ impl Server {
 
     fn accept<P: Provider + ConnectionManager>(
         &mut self,
-        (id, pd): (ConnectionId, PdId),
+        (id, pd, host): (ConnectionId, PdId, IpAddr),
         offered: &ConnectionParameters,
         provider: &mut P,
         arena: &mut Arena,
         now: Instant,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<(), VerbsError> {
-        if self.connections.len() >= MAX_CONNECTIONS {
+        let of_host = self.connections.iter().filter(|connection| connection.host == host).count();
+        if self.connections.len() >= MAX_CONNECTIONS || of_host >= MAX_CONNECTIONS_PER_HOST {
             return Err(VerbsError::NoRoom);
         }
         let size = MAX_SIZE + RECEIVES as usize * MESSAGE;
@@ -152,7 +159,7 @@ impl Server {
                 return Err(error);
             }
         };
-        let connection = Connection { id, qp, phase: Phase::Source, memory };
+        let connection = Connection { id, host, qp, phase: Phase::Source, memory };
         let accepted = (0..u64::from(RECEIVES))
             .try_for_each(|n| connection.post_receive(provider, n))
             .and_then(|()| provider.accept(id, qp, offered, &[], now));

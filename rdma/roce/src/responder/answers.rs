@@ -3,7 +3,7 @@
 use super::{Fault, INVALID, Reply, Request, Responder};
 use crate::memory::Memory;
 use crate::psn::Psn;
-use crate::qp::{Env, Identity, Peer};
+use crate::qp::{Ctx, Identity, Peer};
 use crate::transmit::{Emitter, TxBuffer};
 use crate::wire::bth::{Bth, DEFAULT_PKEY};
 use crate::wire::extended::{Aeth, Nak, Reth, Syndrome};
@@ -142,7 +142,7 @@ impl Responder {
         identity: &Identity,
         emitter: &Emitter,
         tx: &mut TxBuffer,
-        env: &mut Env<'_>,
+        ctx: &mut Ctx<'_>,
     ) -> Result<Option<Opcode>, ()> {
         let aeth = aeth(Syndrome::ACK, self.messages);
         let Some(resource) = self.resources.iter_mut().find(|r| r.is_due()) else {
@@ -158,8 +158,8 @@ impl Responder {
                 Opcode::AtomicAcknowledge
             }
             Answer::Read { from, length } => {
-                let Ok(payload) = piece(env.memory, identity, peer, from, length, index) else {
-                    self.nak(psn, Nak::RemoteAccess, env);
+                let Ok(payload) = piece(ctx.memory, identity, peer, from, length, index) else {
+                    self.nak(psn, Nak::RemoteAccess, ctx);
                     return Err(());
                 };
                 // A repetition begins with a first packet, at any offset.

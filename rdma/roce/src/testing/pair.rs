@@ -8,8 +8,8 @@ use drivers::hal::{Arena, Instant};
 use netsim::{Network, Rng};
 use std::vec::Vec;
 use verbs::{
-    AddressVector, Completion, CqId, EngineContext, GidType, PathMtu, PdId, Provider, QpId, QpInit,
-    QpType, RdmaDevice, ReadyToReceive, ReadyToSend,
+    AddressVector, Completion, CqId, Ctx, GidType, MemoryVerbs, PathMtu, PdId, Provider, QpId,
+    QpInit, QpType, RdmaDevice, ReadyToReceive, ReadyToSend,
 };
 
 /// A device based on RoCE, which receives and sends frames.
@@ -180,11 +180,11 @@ impl<D: OverRoce> Pair<D> {
     }
 
     /// Lends node `n` to an engine, with a random seed that depends on the time.
-    pub fn context<T>(&mut self, n: usize, act: impl FnOnce(&mut EngineContext<'_, D>) -> T) -> T {
+    pub fn context<T>(&mut self, n: usize, act: impl FnOnce(&mut Ctx<'_, D>) -> T) -> T {
         let now = self.network.now;
         let mut rng = Rng::new(now.as_nanos() + n as u64);
         let Node { roce: provider, arena, .. } = &mut self.nodes[n];
-        act(&mut EngineContext { provider, arena, now, rng: &mut rng })
+        act(&mut Ctx { provider, arena, now, rng: &mut rng })
     }
 
     /// Delivers a frame to node `n` now.

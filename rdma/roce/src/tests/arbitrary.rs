@@ -9,7 +9,9 @@ use crate::{TxBuffer, Verdict};
 use core::time::Duration;
 use proptest::prelude::*;
 use std::vec::Vec;
-use verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation};
+use verbs::{
+    Access, MemoryVerbs, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
+};
 
 /// Corrects the ICRC, so that changed fields are examined.
 pub fn seal(bytes: &mut [u8]) {

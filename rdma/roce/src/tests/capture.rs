@@ -8,8 +8,8 @@ use crate::wire::frame::Frame;
 use crate::{PortConfig, TxBuffer};
 use std::net::{IpAddr, Ipv4Addr};
 use verbs::{
-    Access, AddressVector, CompletedOperation, GidType, PathMtu, Provider, ReadyToReceive,
-    RecvRequest, SendWith,
+    Access, AddressVector, CompletedOperation, GidType, MemoryVerbs, PathMtu, Provider,
+    ReadyToReceive, RecvRequest, SendWith,
 };
 
 #[test]

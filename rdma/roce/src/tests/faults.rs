@@ -4,11 +4,11 @@
 use super::transport::request;
 use crate::testing::{Faults, Pair, Rng, contents};
 use core::time::Duration;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::vec::Vec;
 use verbs::{
-    Access, CompletedOperation, PathMtu, Payload, Provider, QpState, ReadyToSend, RecvRequest,
-    RemoteAddress, SendOperation, SendWith, Status,
+    Access, CompletedOperation, MemoryVerbs, PathMtu, Payload, Provider, QpState, ReadyToSend,
+    RecvRequest, RemoteAddress, SendOperation, SendWith, Status,
 };
 
 const OPERATIONS: u64 = 60;

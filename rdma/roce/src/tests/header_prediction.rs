@@ -7,7 +7,9 @@ use crate::{TxBuffer, Verdict};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
-use verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation};
+use verbs::{
+    Access, MemoryVerbs, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
+};
 
 /// Offset of the IPv4 header.
 const IP: usize = 14;

@@ -5,8 +5,8 @@ use crate::testing::Pair;
 use core::time::Duration;
 use drivers::hal::Instant;
 use verbs::{
-    Access, PathMtu, Payload, Provider, QpState, ReadyToSend, RemoteAddress, SendOperation,
-    SendWith, Status,
+    Access, MemoryVerbs, PathMtu, Payload, Provider, QpState, ReadyToSend, RemoteAddress,
+    SendOperation, SendWith, Status,
 };
 
 /// Posts a WRITE at node 0.

@@ -9,8 +9,8 @@ use crate::testing::{Pair, Rng, contents, frame};
 use core::time::Duration;
 use std::vec::Vec;
 use verbs::{
-    Access, PathMtu, Payload, Provider, QpState, RecvRequest, RemoteAddress, SendOperation,
-    SendWith, Status,
+    Access, MemoryVerbs, PathMtu, Payload, Provider, QpState, RecvRequest, RemoteAddress,
+    SendOperation, SendWith, Status,
 };
 
 /// One request of node 0 to a region of node 1, set up by `prepare`; returns its status.

@@ -5,8 +5,8 @@ use super::transport::request;
 use crate::testing::{Pair, Rng};
 use core::time::Duration;
 use verbs::{
-    Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest,
-    SendWith,
+    Access, MemoryVerbs, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
+    SendRequest, SendWith,
 };
 
 /// Sends `id` from node 0 without a completion, and waits a moment.

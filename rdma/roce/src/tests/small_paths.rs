@@ -5,10 +5,11 @@ use super::transport::request;
 use core::time::Duration;
 use drivers::hal::Instant;
 use verbs::{
-    ConnectionEvent, Payload, Provider, RecvRequest, RejectReason, SendOperation, SendWith,
+    ConnectionEvent, ConnectionManager, Payload, Provider, RecvRequest, RejectReason,
+    SendOperation, SendWith,
 };
 
-const INVALID_MTU: RejectReason = RejectReason(26);
+const INVALID_MTU: RejectReason = RejectReason::INVALID_MTU;
 
 fn after(now: Instant, seconds: u64) -> Instant {
     now + Duration::from_secs(seconds)
@@ -70,5 +71,21 @@ fn path_that_takes_what_the_port_sends_limits_nothing() {
     pair.nodes[0].roce.limit_path(client, 700, until);
     pair.nodes[0].roce.limit_path(client, 1400, until);
     pair.nodes[1].roce.limit_path(server, 1400, until);
+    connect(&mut pair);
+}
+
+#[test]
+fn client_with_a_larger_mtu_offers_less_after_a_rejection() {
+    // Ports of 9,000 bytes; the path is found to pass 1,500 at the server only.
+    let mut pair = crate::testing::Pair::new(0, 9000, false);
+    pair.nodes[0].roce.listen(1234).unwrap();
+    let until = after(pair.network.now, 600);
+    let client = pair.nodes[1].ip;
+    pair.nodes[0].roce.limit_path(client, 1500, until);
+    request_connection(&mut pair, 1234, b"");
+    let Some(ConnectionEvent::Rejected { reason, .. }) = event(&mut pair, 1) else {
+        panic!("not refused");
+    };
+    assert_eq!(reason, INVALID_MTU);
     connect(&mut pair);
 }

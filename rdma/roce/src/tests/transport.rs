@@ -3,11 +3,12 @@
 use crate::testing::{Pair, Rng, contents};
 use core::time::Duration;
 use drivers::hal::Window;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::vec::Vec;
 use verbs::{
-    Access, CompletedOperation, Completion, DatagramTo, PathMtu, Payload, Provider, QpInit, QpType,
-    ReadyToReceive, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith, Status,
+    Access, CompletedOperation, Completion, DatagramTo, MemoryVerbs, PathMtu, Payload, Provider,
+    QpInit, QpType, ReadyToReceive, RecvRequest, RemoteAddress, SendOperation, SendRequest,
+    SendWith, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,8 +6,8 @@ use crate::testing::{Pair, Rng, contents};
 use core::time::Duration;
 use std::vec::Vec;
 use verbs::{
-    Access, Completion, PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend, RecvRequest,
-    RemoteAddress, SendOperation, SendWith, Status,
+    Access, Completion, MemoryVerbs, PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend,
+    RecvRequest, RemoteAddress, SendOperation, SendWith, Status,
 };
 
 /// Posts requests of 13 PSNs from PSN `first` on, and loses frame number `lost` (none if there are fewer). Returns the

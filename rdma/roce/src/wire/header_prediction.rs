@@ -99,6 +99,7 @@ impl HeaderPrediction {
     }
 
     /// The destination queue pair of `frame`, which begins with its destination MAC, if it is RoCE over IPv4.
+    // Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
     #[inline(always)]
     pub fn queue_pair(frame: &[u8]) -> Option<u32> {
         let header = frame.first_chunk::<LEN>()?;
@@ -112,6 +113,7 @@ impl HeaderPrediction {
 
     /// The bytes of `frame` from its network header on, if it has these headers, with consistent lengths and a correct
     /// checksum.
+    // Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
     #[inline(always)]
     pub fn matches<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let header = frame.first_chunk()?;
@@ -134,6 +136,7 @@ impl HeaderPrediction {
 }
 
 /// PSN and payload of a packet over IPv4 from the middle of a WRITE, if it has no pad and no ACK request.
+// Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
 #[inline(always)]
 pub fn middle_of_write(headers: &[u8]) -> Option<(u32, &[u8])> {
     let (header, rest) = headers.split_first_chunk::<{ LEN - IP }>()?;
@@ -146,6 +149,7 @@ pub fn middle_of_write(headers: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes([0, a, b, c]), rest.get(..rest.len().checked_sub(icrc::LEN)?)?))
 }
 
+// Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
 #[inline(always)]
 fn words(header: &[u8; 8 * WORDS]) -> [u64; WORDS] {
     let mut words = [0; WORDS];

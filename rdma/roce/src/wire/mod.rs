@@ -7,11 +7,13 @@
 //! big-endian on the wire, except for the ICRC.
 
 pub mod bth;
+mod error;
 pub mod extended;
 pub mod frame;
 pub mod header_prediction;
 pub mod icrc;
 pub mod opcode;
 
-pub use ::cm::wire::{Error, ip_cm, mad, message as cm};
 pub(crate) use ::cm::wire::{be24, bytes, get16, get24, get32, get64};
+pub use ::cm::wire::{ip_cm, mad, message as cm};
+pub use error::Error;

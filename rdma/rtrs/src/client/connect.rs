@@ -2,7 +2,7 @@
 
 use super::path::{Connection, WorkId};
 use super::pool::Pool;
-use super::{Client, DownReason, EngineContext, Input, PathState, Shape};
+use super::{Client, Ctx, DownReason, Input, PathState, Shape};
 use crate::Errno;
 use crate::wire::{ConnectRequest, ConnectResponse, RkeyResponse};
 use drivers::hal::Window;
@@ -18,11 +18,7 @@ const MAX_SENDS: u32 = 256;
 
 impl Client {
     /// Starts to connect a path that is down.
-    pub(super) fn start_path<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn start_path<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let up = self.is_up();
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::Connect) else { return };
@@ -43,7 +39,7 @@ impl Client {
     /// restarted meanwhile must not create it.
     pub(super) fn restart_session_creators<P: RdmaDevice + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for key in 0..self.paths.capacity() {
             let Some(path) = self.paths.get(key) else { continue };
@@ -57,7 +53,7 @@ impl Client {
     pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let (id, outcome) = match event {
             ConnectionEvent::Request { .. } => return false,
@@ -103,7 +99,7 @@ impl Client {
         key: usize,
         connection: ConnectionId,
         response: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let path = &mut self.paths[key];
         if path.state != PathState::Connecting {
@@ -142,7 +138,7 @@ impl Client {
         key: usize,
         shape: Shape,
         same_incarnation: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let pd = ctx.provider.pd_on(self.pd, self.paths[key].from);
         let same = |pool: &Pool| pool.shape == shape && pool.pd == pd;
@@ -167,7 +163,7 @@ impl Client {
     fn connect_next<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let no_resources = |_| DownReason::Resources;
         let cid = self.paths[key].established;
@@ -249,7 +245,7 @@ impl Client {
     pub(super) fn post_receives<P: RdmaDevice + ?Sized>(
         &mut self,
         number: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let count = 2 * self.connections[number].max_in_flight;
         (0..count).try_for_each(|n| self.post_receive(number, n, ctx))
@@ -259,7 +255,7 @@ impl Client {
         &mut self,
         number: usize,
         n: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &self.connections[number];
         let at = n as usize * RkeyResponse::SIZE;

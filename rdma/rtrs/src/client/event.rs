@@ -82,6 +82,9 @@ impl fmt::Display for DownReason {
             DownReason::Rejected(RejectReason::INVALID_SERVICE_ID) => {
                 f.write_str("no service listens on the server's port")
             }
+            DownReason::Rejected(RejectReason::INVALID_MTU) => f.write_str(
+                "the server's port has a smaller MTU than this one: give both the same (`net.N.mtu`)",
+            ),
             DownReason::Rejected(reason) => {
                 write!(f, "rejected by the server: reason {}", reason.0)
             }

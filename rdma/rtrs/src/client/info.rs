@@ -1,7 +1,7 @@
 //! The INFO exchange, the last step of a path's set-up.
 
 use super::path::WorkId;
-use super::{Client, Continuity, DownReason, EngineContext, Event, Input, PathId};
+use super::{Client, Continuity, Ctx, DownReason, Event, Input, PathId};
 use crate::Heartbeat;
 use crate::wire::{Descriptor, InfoRequest, InfoResponse};
 use drivers::hal::Window;
@@ -14,7 +14,7 @@ impl Client {
     pub(super) fn send_info<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let depth = self.shape().ok_or(BAD)?.queue_depth;
         let size = InfoResponse::message_size(depth);
@@ -43,7 +43,7 @@ impl Client {
         &mut self,
         key: usize,
         length: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let (Some(path), Some(pool)) = (self.paths.get_mut(key), &self.pool) else {
             return Err(BAD);

@@ -3,7 +3,7 @@
 use super::path::WorkId;
 use super::policy::Candidate;
 use super::pool::CallState;
-use super::{Channel, Client, DownReason, EngineContext, Event, Outcome, PathState, Permit};
+use super::{Channel, Client, Ctx, DownReason, Event, Outcome, PathState, Permit};
 use crate::Errno;
 use crate::server::RequestKind;
 use crate::wire::{Descriptor, Immediate, IoHeader, RkeyResponse};
@@ -71,7 +71,7 @@ impl Client {
         &mut self,
         permit: Permit,
         request: &Request<'_>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Errno> {
         let pool = self.pool.as_mut().ok_or(Errno::ENOTCONN)?;
         pool.check(request.kind, request.user.len(), request.data.len())?;
@@ -107,7 +107,7 @@ impl Client {
 
     /// Sends requests that waited for a path, or for room on one.
     #[inline]
-    pub(super) fn send_queued<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn send_queued<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         while let Some(&index) = self.queued.front() {
             let call = self.pool.as_ref().and_then(|pool| pool.calls.get(usize::from(index)));
             let failover =
@@ -125,7 +125,7 @@ impl Client {
         &mut self,
         index: u16,
         failover: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Sent {
         loop {
             let Some(pool) = &mut self.pool else { return Sent::NoPath };
@@ -163,7 +163,7 @@ impl Client {
         cid: usize,
         index: u16,
         failover: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         const OURS: DownReason = DownReason::Resources;
         let pool = self.pool.as_mut().ok_or(OURS)?;
@@ -231,7 +231,7 @@ impl Client {
         number: usize,
         operation: SendOperation<'_>,
         signaled: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &mut self.connections[number];
         connection.posted = connection.posted.wrapping_add(1);
@@ -252,7 +252,7 @@ impl Client {
     pub(super) fn send_heartbeat<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         self.post_bare(key, Immediate::Heartbeat, ctx)
     }
@@ -262,7 +262,7 @@ impl Client {
         &mut self,
         key: usize,
         immediate: Immediate,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let Some(&number) = self.paths[key].connections.first() else { return Ok(()) };
         if !self.connections[number].has_room() {
@@ -282,7 +282,7 @@ impl Client {
         work: WorkId,
         length: u32,
         with: SendWith,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &self.connections[work.connection()];
         let key = connection.path;
@@ -307,7 +307,7 @@ impl Client {
         }
     }
 
-    fn record_rx<P: ?Sized>(&mut self, key: usize, ctx: &EngineContext<'_, P>) {
+    fn record_rx<P: ?Sized>(&mut self, key: usize, ctx: &Ctx<'_, P>) {
         let path = &mut self.paths[key];
         path.heartbeat.record_rx(ctx.now);
         path.last_rx = ctx.now;
@@ -320,7 +320,7 @@ impl Client {
         work: WorkId,
         immediate: u32,
         rkey: Option<RkeyResponse>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let key = self.connections[work.connection()].path;
         if self.paths[key].state != PathState::Connected {
@@ -349,7 +349,7 @@ impl Client {
         message: u32,
         result: Result<(), Errno>,
         rkey: Option<RkeyResponse>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         const BAD: DownReason = DownReason::Protocol("response without a request");
         let pool = self.pool.as_mut().ok_or(BAD)?;

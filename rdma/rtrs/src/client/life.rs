@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn different_boots_look_the_same_once_in_180_000_times() {
         let mut rng = netsim::Rng::new(9);
-        let mut random = || rand_core::RngCore::next_u32(&mut rng);
+        let mut random = || rand_core::Rng::next_u32(&mut rng);
         let same = (0..2_000_000)
             .filter(|_| linux(5, random()).compare(&linux(9, random())) == Continuity::Same)
             .count();

@@ -1,7 +1,7 @@
 //! Management of paths by operators, and their status.
 
 use super::path::Path;
-use super::{Client, DownReason, EngineContext, PathId, PathState, PathStats, Policy, uuid};
+use super::{Client, Config, Ctx, DownReason, PathId, PathState, PathStats, Policy, uuid};
 use crate::wire::MAX_PATHS;
 use crate::{Heartbeat, Name};
 use alloc::vec::Vec;
@@ -68,7 +68,7 @@ impl Client {
         &mut self,
         from: IpAddr,
         to: SocketAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<PathId, AddPathError> {
         if from.is_ipv4() != to.is_ipv4() {
             return Err(AddPathError::Families);
@@ -115,7 +115,7 @@ impl Client {
     pub fn reconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let known = self.disconnect(path, ctx);
         if known {
@@ -127,11 +127,7 @@ impl Client {
 
     /// Starts the next attempt to connect a path now, because its obstacle is gone. Returns false if no attempt is
     /// scheduled.
-    pub fn retry<P: RdmaDevice + ?Sized>(
-        &mut self,
-        path: PathId,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> bool {
+    pub fn retry<P: RdmaDevice + ?Sized>(&mut self, path: PathId, ctx: &mut Ctx<'_, P>) -> bool {
         let waits = |path: &Path| path.state == super::PathState::Reconnecting;
         let waits = self.paths.get(path.index()).is_some_and(waits);
         if waits {
@@ -144,7 +140,7 @@ impl Client {
     pub fn disconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let known = self.paths.contains(path.index());
         if known {
@@ -157,7 +153,7 @@ impl Client {
     pub fn remove_path<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let known = self.disconnect(path, ctx);
         if known {
@@ -169,6 +165,11 @@ impl Client {
     /// The session's name.
     pub fn name(&self) -> &Name {
         &self.name
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The multipath policy.

@@ -41,10 +41,9 @@ use drivers::hal::Instant;
 use life::ServerIdentity;
 use path::{Connection, Path, WorkId};
 use pool::Pool;
-use rand_core::RngCore;
+use rand_core::Rng;
 use slab::Slab;
-use verbs::EngineContext;
-use verbs::{CompletedOperation, CqId, PdId, RdmaDevice, Status, VerbsError};
+use verbs::{CompletedOperation, CqId, Ctx, PdId, RdmaDevice, Status, VerbsError};
 
 /// A client: one session with one server.
 #[derive(Debug)]
@@ -74,6 +73,8 @@ pub struct Client {
     fresh: bool,
     /// The path that the last request took.
     last_path: usize,
+    /// Number of the current run of completions.
+    run: u32,
     /// No timer expires before this.
     wake: Option<Instant>,
     /// Fault that a test injects.
@@ -99,7 +100,7 @@ impl Client {
     pub fn new<P: RdmaDevice + ?Sized>(
         config: Config,
         name: Name,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, VerbsError> {
         let pd = ctx.provider.alloc_pd()?;
         let cq = match ctx.provider.create_cq(config.completions) {
@@ -128,6 +129,7 @@ impl Client {
             link_up: false,
             fresh: true,
             last_path: usize::MAX,
+            run: 1,
             wake: None,
             #[cfg(any(test, feature = "testing"))]
             mischief: Mischief::None,
@@ -150,24 +152,26 @@ impl Client {
     }
 
     /// The next event, if any: runs timers, takes completions.
-    pub fn poll<P: RdmaDevice + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Option<Event> {
+    pub fn poll<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> Option<Event> {
         self.run_timers(ctx);
         loop {
             self.send_queued(ctx);
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            let completion = ctx.provider.poll_cq(self.cq)?;
+            let Some(completion) = ctx.provider.poll_cq(self.cq) else {
+                self.run = self.run.wrapping_add(1);
+                return None;
+            };
             let work = WorkId::from_bits(completion.id);
             let Some(connection) = self.connections.get_mut(work.connection()) else { continue };
             if connection.qp != completion.qp {
                 continue;
             }
             let path = connection.path;
-            self.paths[path].stats.completions += 1;
+            let stats = &mut self.paths[path].stats;
+            stats.completions += 1;
+            stats.runs.count(self.run);
             if completion.status != Status::Success {
                 self.fail_path(path, DownReason::Transport(completion.status), ctx);
                 continue;
@@ -198,7 +202,7 @@ impl Client {
     }
 
     /// Makes the provider report completions for this client, under `number`.
-    pub fn watch<P: RdmaDevice + ?Sized>(&self, number: u32, ctx: &mut EngineContext<'_, P>) {
+    pub fn watch<P: RdmaDevice + ?Sized>(&self, number: u32, ctx: &mut Ctx<'_, P>) {
         ctx.provider.watch_cq(self.cq, number);
     }
 
@@ -213,7 +217,7 @@ impl Client {
     }
 
     /// Ends the session and frees its resources. Outstanding requests are abandoned.
-    pub fn end<P: RdmaDevice + ?Sized>(mut self, ctx: &mut EngineContext<'_, P>) {
+    pub fn end<P: RdmaDevice + ?Sized>(mut self, ctx: &mut Ctx<'_, P>) {
         for key in 0..self.paths.capacity() {
             if self.paths.contains(key) {
                 self.close_path(key, ctx);
@@ -229,7 +233,7 @@ impl Client {
 }
 
 /// A random UUID (RFC 9562, version 4).
-fn uuid(rng: &mut dyn RngCore) -> Uuid {
+fn uuid(rng: &mut dyn Rng) -> Uuid {
     let mut bytes = [0; 16];
     rng.fill_bytes(&mut bytes);
     bytes[6] = bytes[6] & 0x0f | 0x40;

@@ -7,8 +7,7 @@ use crate::server::RequestKind;
 use crate::wire::Addressing;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
-use verbs::EngineContext;
-use verbs::{Access, MrId, PdId, RdmaDevice};
+use verbs::{Access, Ctx, MrId, PdId, RdmaDevice};
 
 /// Bytes for the headers of a request: the user's, and the transport's behind it.
 const HEADERS: usize = 320;
@@ -108,7 +107,7 @@ impl Pool {
         shape: Shape,
         generation: u16,
         pd: PdId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, DownReason> {
         if !shape.is_sane() {
             return Err(DownReason::Protocol("invalid queue depth or sizes in CON_RSP"));
@@ -154,7 +153,7 @@ impl Pool {
     }
 
     /// Frees the pool's resources.
-    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
+    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut Ctx<'_, P>) {
         for call in &self.calls {
             // Cannot fail: the region exists until here.
             let _ = ctx.provider.deregister(call.region);

@@ -2,7 +2,7 @@
 
 use super::path::Path;
 use super::pool::CallState;
-use super::{Client, DownReason, EngineContext, Event, Input, Outcome, PathId, PathState, Permit};
+use super::{Client, Ctx, DownReason, Event, Input, Outcome, PathId, PathState, Permit};
 use crate::server::RequestKind;
 use core::time::Duration;
 use drivers::hal::{Arena, Window};
@@ -15,7 +15,7 @@ impl Client {
         &mut self,
         key: usize,
         reason: DownReason,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(path) = self.paths.get_mut(key) else { return };
         if path.state == PathState::Connecting {
@@ -33,7 +33,7 @@ impl Client {
     pub(super) fn restart_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.drop_connections(key, ctx);
         let path = &mut self.paths[key];
@@ -46,11 +46,7 @@ impl Client {
     /// Takes back an unfinished request: its memory is in no send queue any more, and out of the server's reach. The
     /// permit stays held, and no event follows. If the request was sent, its path fails, and other requests of the path
     /// move to another one. The server may execute the request until it has answered another request with this permit.
-    pub fn take_back<P: RdmaDevice + ?Sized>(
-        &mut self,
-        permit: Permit,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub fn take_back<P: RdmaDevice + ?Sized>(&mut self, permit: Permit, ctx: &mut Ctx<'_, P>) {
         let call = self.pool.as_mut().and_then(|pool| pool.call(permit));
         if let Some(CallState::Sent { path, .. } | CallState::Answered { path, .. }) =
             call.map(|call| call.state)
@@ -67,11 +63,7 @@ impl Client {
     }
 
     /// Closes a path.
-    pub(super) fn close_path<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn close_path<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         self.end_path(key, Input::Close, DownReason::Operator, ctx);
     }
 
@@ -80,7 +72,7 @@ impl Client {
         key: usize,
         input: Input,
         reason: DownReason,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(input) else { return };
@@ -117,11 +109,7 @@ impl Client {
         }
     }
 
-    fn drop_connections<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    fn drop_connections<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let path = &mut self.paths[key];
         path.established = 0;
         path.in_flight = 0;
@@ -154,7 +142,7 @@ impl Client {
         &mut self,
         but: usize,
         reason: DownReason,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for key in 0..self.paths.capacity() {
             let connected = |path: &Path| path.established > 0;

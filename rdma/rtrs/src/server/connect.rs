@@ -1,12 +1,11 @@
 //! Connection requests (rtrs-srv.c, `rtrs_rdma_connect`): finds or creates session and path, creates the connection, or
 //! refuses.
 
+use super::ServerDevice;
 use super::config::MIN_INLINE;
 use super::refuse::{Door, Refused};
 use super::table::{ChunkState, Connection, Path, Session, WorkId};
-use super::{
-    CloseReason, Config, Directory, EngineContext, PathState, PathStats, Server, SessionId,
-};
+use super::{CloseReason, Config, Ctx, Directory, PathState, PathStats, Server, SessionId};
 use crate::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
@@ -19,8 +18,7 @@ use core::net::IpAddr;
 use drivers::hal::Window;
 use net::hosts::accountable;
 use verbs::{
-    ConnectionEvent, ConnectionId, ConnectionParameters, QpInit, QpType, RdmaDevice, RecvRequest,
-    RejectReason,
+    ConnectionEvent, ConnectionId, ConnectionParameters, QpInit, QpType, RecvRequest, RejectReason,
 };
 
 /// Receives of the service connection.
@@ -70,11 +68,11 @@ enum Found {
 impl Server {
     /// Handles an event of the connection manager. Returns false if the connection does not belong to this server. For
     /// connection requests, `door` checks whether their host is admitted.
-    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
+    pub fn handle_connection_event<P: ServerDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
         door: Door<'_>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         match *event {
             ConnectionEvent::Request { connection, port, from, to, ref private_data, .. } => {
@@ -113,14 +111,14 @@ impl Server {
         }
     }
 
-    fn handle_request<P: RdmaDevice + ?Sized>(
+    fn handle_request<P: ServerDevice + ?Sized>(
         &mut self,
         connection: ConnectionId,
         from: IpAddr,
         to: IpAddr,
         private_data: &[u8],
         door: Door<'_>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refused> {
         let request = ConnectRequest::parse(private_data).map_err(|error| {
             let (reason, advice) = match error {
@@ -164,11 +162,11 @@ impl Server {
         made
     }
 
-    fn make_session<P: RdmaDevice + ?Sized>(
+    fn make_session<P: ServerDevice + ?Sized>(
         &mut self,
         request: &ConnectRequest,
         from: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, Refused> {
         let owner = accountable(from);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner).count();
@@ -219,7 +217,7 @@ impl Server {
 
     /// Evicts a half-open session for a new one: of the host with most half-open sessions, whose clients have not yet
     /// shown that they receive our messages, the oldest one. Returns false if there is none.
-    fn evict_half_open<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
+    fn evict_half_open<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> bool {
         let half_open = || self.sessions.iter().filter(|(_, session)| !session.validated);
         let mut of_hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (_, session) in half_open() {
@@ -280,13 +278,13 @@ impl Server {
     }
 
     /// Finds or creates the path of a connection.
-    fn join_path<P: RdmaDevice + ?Sized>(
+    fn join_path<P: ServerDevice + ?Sized>(
         &mut self,
         session: usize,
         request: &ConnectRequest,
         from: IpAddr,
         to: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, Refused> {
         let stale = match self.find_path(session, request, from, to)? {
             Found::Path(key) => return Ok(key),
@@ -337,12 +335,12 @@ impl Server {
     }
 
     /// Creates the queue pair, and accepts the connection. A failure ends the path.
-    fn make_connection<P: RdmaDevice + ?Sized>(
+    fn make_connection<P: ServerDevice + ?Sized>(
         &mut self,
         path: usize,
         cid: u16,
         id: ConnectionId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refused> {
         let refused = self.try_make_connection(path, cid, id, ctx);
         if refused.is_err() {
@@ -351,12 +349,12 @@ impl Server {
         refused
     }
 
-    fn try_make_connection<P: RdmaDevice + ?Sized>(
+    fn try_make_connection<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
         cid: u16,
         id: ConnectionId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refused> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];

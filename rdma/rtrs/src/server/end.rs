@@ -1,12 +1,11 @@
 //! End of connections, paths and sessions, and release of their memory.
 
+use super::ServerDevice;
 use super::table::SlotState;
-use super::{
-    CloseReason, EngineContext, Event, Input, Notice, PathId, PathState, Server, SessionId,
-};
+use super::{CloseReason, Ctx, Event, Input, Notice, PathId, PathState, Server, SessionId};
 use core::time::Duration;
 use drivers::hal::Window;
-use verbs::{PdId, RdmaDevice, Status, VerbsError};
+use verbs::{PdId, Status, VerbsError};
 
 /// Pause before the provider is asked again to release the resources of an ended session.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -20,10 +19,10 @@ pub(super) struct RetiredSession {
 
 impl Server {
     /// Ends a path for the operator. Returns false if the path does not exist.
-    pub fn disconnect<P: RdmaDevice + ?Sized>(
+    pub fn disconnect<P: ServerDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let known = self.paths.contains(path.0 as usize);
         if known {
@@ -34,7 +33,7 @@ impl Server {
 
     /// Ends the paths of connections that have ended. Their completions, which have the precise cause, were handled
     /// before. What remains is which side ended them, which may show at another connection of the path.
-    pub(super) fn close_ended<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn close_ended<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         while let Some(id) = self.ended.pop_front() {
             let Some(connection) = self.by_id.get(&id).and_then(|&key| self.connections.get(key))
             else {
@@ -53,11 +52,11 @@ impl Server {
 
     /// Ends a path: revokes its keys, disconnects its connections, and drops waiting responses. Executing requests
     /// finish.
-    pub(super) fn close_path<P: RdmaDevice + ?Sized>(
+    pub(super) fn close_path<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: CloseReason,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
@@ -121,11 +120,7 @@ impl Server {
     }
 
     /// Removes an ended path, once no request is executing.
-    pub(super) fn reap_path<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn reap_path<P: ServerDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let path = &self.paths[key];
         if path.in_flight > 0 || path.state.next(Input::Drained).is_none() {
             return;
@@ -143,10 +138,10 @@ impl Server {
     }
 
     /// Removes a session without paths.
-    pub(super) fn reap_session<P: RdmaDevice + ?Sized>(
+    pub(super) fn reap_session<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);
@@ -162,13 +157,13 @@ impl Server {
 
     /// Frees the memory of ended sessions once the provider has released it: hardware may take a moment to release
     /// regions and queue pairs.
-    pub(super) fn free_retired<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn free_retired<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         self.retired.retain(|retired| {
             if ctx.provider.dealloc_pd(retired.pd) == Err(VerbsError::Busy) {
                 return true;
             }
             if let Some(chunks) = retired.chunks
-                && !ctx.provider.take_back(chunks)
+                && !ctx.provider.lending().is_some_and(|lending| lending.take_back(chunks))
             {
                 ctx.arena.free(chunks);
             }

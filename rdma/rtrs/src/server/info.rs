@@ -1,17 +1,16 @@
 //! The INFO exchange (rtrs-srv.c, `process_info_req`), the last step of a path's set-up.
 
+use super::ServerDevice;
 use super::connect::MAX_SENDS;
 use super::refuse::Refused;
 use super::table::{ChunkState, Slot, WorkId};
-use super::{
-    CloseReason, Directory, EngineContext, Event, Input, Notice, PathState, Server, SessionId,
-};
+use super::{CloseReason, Ctx, Directory, Event, Input, Notice, PathState, Server, SessionId};
 use crate::wire::{Descriptor, InfoRequest, InfoResponse};
 use crate::{Errno, Heartbeat, Name};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use drivers::hal::Window;
-use verbs::{Payload, RdmaDevice, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, SendOperation, SendRequest, SendWith};
 
 const NAME_TAKEN: Refused = Refused {
     errno: Errno::EPERM,
@@ -22,12 +21,12 @@ const NAME_TAKEN: Refused = Refused {
 
 impl Server {
     /// Handles a SEND of the client. Only INFO_REQ is valid.
-    pub(super) fn handle_message<P: RdmaDevice + ?Sized>(
+    pub(super) fn handle_message<P: ServerDevice + ?Sized>(
         &mut self,
         connection: usize,
         work: WorkId,
         length: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let path = self.connections[connection].path;
         let done = if work.is_info() {
@@ -40,11 +39,11 @@ impl Server {
         }
     }
 
-    fn handle_info<P: RdmaDevice + ?Sized>(
+    fn handle_info<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
         length: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         let path = &self.paths[path_key];
         if path.state.next(Input::InfoAccepted).is_none() || path.info_requested {
@@ -77,10 +76,10 @@ impl Server {
     }
 
     /// Answers INFO_REQ on all paths of a session whose memory is ready.
-    pub(super) fn answer_info<P: RdmaDevice + ?Sized>(
+    pub(super) fn answer_info<P: ServerDevice + ?Sized>(
         &mut self,
         session: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for path in self.sessions[session].paths.clone() {
             let info_requested = self.paths.get(path).is_some_and(|path| path.info_requested);
@@ -91,10 +90,10 @@ impl Server {
     }
 
     /// Sends INFO_RSP with the chunks, and connects the path.
-    fn complete_path<P: RdmaDevice + ?Sized>(
+    fn complete_path<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         let Some(next) = self.paths[path_key].state.next(Input::InfoAccepted) else {
             return Ok(());
@@ -129,11 +128,11 @@ impl Server {
     }
 
     /// Frees the memory of INFO_RSP once the client has received it.
-    pub(super) fn free_info<P: RdmaDevice + ?Sized>(
+    pub(super) fn free_info<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
         completed: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let path = &mut self.paths[path_key];
         if path.state == PathState::Connected
@@ -147,11 +146,11 @@ impl Server {
     /// Claims a name for a session. A name belongs to one session, and to the addresses of its paths until they are
     /// gone. A restarted client returns with a new session under its old name from one of those addresses: its old
     /// session ends, with all its paths.
-    fn claim_name<P: RdmaDevice + ?Sized>(
+    fn claim_name<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
         name: Name,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         let (session, from) = (self.paths[path_key].session, self.paths[path_key].from);
         let own = &self.sessions[session].name;
@@ -182,10 +181,10 @@ impl Server {
     }
 
     /// Registers the chunks for a path, and writes INFO_RSP in place of INFO_REQ.
-    fn register_chunks<P: RdmaDevice + ?Sized>(
+    fn register_chunks<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Window, CloseReason> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
@@ -215,11 +214,11 @@ impl Server {
     }
 
     /// Posts a send on the service connection of a path.
-    pub(super) fn send_service<P: RdmaDevice + ?Sized>(
+    pub(super) fn send_service<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
         operation: SendOperation<'_>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
         self.send_on(key, operation, ctx)
@@ -227,11 +226,11 @@ impl Server {
 
     /// Posts a send without a waiter if there is room, otherwise drops it (heartbeats are repeated, and the client's
     /// answers keep the path alive).
-    pub(super) fn send_on<P: RdmaDevice + ?Sized>(
+    pub(super) fn send_on<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
         operation: SendOperation<'_>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
         if !connection.has_room(1) {

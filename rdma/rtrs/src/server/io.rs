@@ -1,28 +1,30 @@
 //! Data path: requests and responses.
 
+use super::ServerDevice;
 use super::answer::{ANSWER, answer, bare, check_length, count};
 use super::arrival::{
     Arrival, admit_arrival, check_request, describe, handle_io, header, written_contents,
 };
 use super::table::{Origin, Slot, SlotState, WorkId};
 use super::{
-    CloseReason, EngineContext, Event, Execute, Execution, PathState, Request, RequestId,
-    RequestKind, Served, Server, SessionId,
+    CloseReason, Ctx, Event, Execute, Execution, PathState, Request, RequestId, RequestKind,
+    Served, Server, SessionId,
 };
 use crate::Errno;
 use crate::wire::Immediate;
 use drivers::hal::Window;
-use verbs::{RdmaDevice, VerbsError};
+use verbs::VerbsError;
 
 impl Server {
     /// Handles a WRITE with immediate of the client: a request, or a heartbeat.
+    // Part of answering a request where it is found, which saved 240 of 1,560 instructions a read (`bench mlx5`).
     #[inline(always)]
-    pub(super) fn handle_immediate<P: RdmaDevice + ?Sized>(
+    pub(super) fn handle_immediate<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
         immediate: u32,
         execute: &mut impl Execute,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Event> {
         let connection = &mut self.connections[key];
         let path_key = connection.path;
@@ -66,12 +68,12 @@ impl Server {
 
     /// Continues with a request whose chunk's old key is now revoked.
     #[cold]
-    pub(super) fn handle_key<P: RdmaDevice + ?Sized>(
+    pub(super) fn handle_key<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
         chunk: u16,
         rkey: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Event> {
         let connection = self.connections.get_mut(key)?;
         let path_key = connection.path;
@@ -94,12 +96,13 @@ impl Server {
     }
 
     /// Completes the arrival of a request.
+    // Part of answering a request where it is found, which saved 240 of 1,560 instructions a read (`bench mlx5`).
     #[inline(always)]
-    fn finish_arrival<P: RdmaDevice + ?Sized>(
+    fn finish_arrival<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
         arrival: Result<Arrival, CloseReason>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Event> {
         match arrival {
             Ok(Arrival::Executed) => return Some(Event::Executed),
@@ -112,20 +115,20 @@ impl Server {
     }
 
     /// Sends a heartbeat.
-    pub(super) fn send_heartbeat<P: RdmaDevice + ?Sized>(
+    pub(super) fn send_heartbeat<P: ServerDevice + ?Sized>(
         &mut self,
         path_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         self.send_service(path_key, bare(Immediate::Heartbeat), ctx)
     }
 
     /// Starts a request with room for its response. Returns None if it waits for another condition, or was answered
     /// with an error.
-    fn admit<P: RdmaDevice + ?Sized>(
+    fn admit<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get_mut(id.path as usize)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
@@ -143,10 +146,10 @@ impl Server {
     }
 
     /// Starts a request for the user, unless it has to wait for memory.
-    fn start<P: RdmaDevice + ?Sized>(
+    fn start<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get_mut(id.path as usize)?;
         let session = self.sessions.get_mut(path.session)?;
@@ -171,9 +174,9 @@ impl Server {
     }
 
     /// Starts the first request that waits for memory, if memory is available.
-    pub(super) fn start_awaiting_buffer<P: RdmaDevice + ?Sized>(
+    pub(super) fn start_awaiting_buffer<P: ServerDevice + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Request> {
         let request = self.start(*self.awaiting_buffer.front()?, ctx)?;
         self.awaiting_buffer.pop_front();
@@ -181,10 +184,10 @@ impl Server {
     }
 
     /// Continues with a request that waited for room or for its chunk.
-    pub(super) fn resume<P: RdmaDevice + ?Sized>(
+    pub(super) fn resume<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         match path.requests.get(usize::from(id.chunk))?.state {
@@ -207,11 +210,11 @@ impl Server {
     }
 
     /// Describes an executing request.
-    fn describe<P: RdmaDevice + ?Sized>(
+    fn describe<P: ServerDevice + ?Sized>(
         &self,
         id: RequestId,
         slot: &Slot,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         let (session, region) = (self.sessions.get(path.session)?, path.region?);
@@ -228,10 +231,10 @@ impl Server {
 
     /// Describes an executing request again, for users that could not complete it at once. Returns None if its path is
     /// ending: then it must be answered with an error.
-    pub fn request<P: RdmaDevice + ?Sized>(
+    pub fn request<P: ServerDevice + ?Sized>(
         &self,
         id: RequestId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         let slot = path.requests.get(usize::from(id.chunk))?;
@@ -243,11 +246,11 @@ impl Server {
 
     /// Executes a request that had to wait.
     #[inline(never)]
-    pub(super) fn execute_delayed<P: RdmaDevice + ?Sized>(
+    pub(super) fn execute_delayed<P: ServerDevice + ?Sized>(
         &mut self,
         request: Request,
         execute: &mut impl Execute,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Event {
         match execute.execute(&request) {
             Execution::Done(result) => {
@@ -261,11 +264,11 @@ impl Server {
 
     /// Answers a request. `result`: the data of a read, at most as long as requested (otherwise EIO), which must remain
     /// unchanged until it is sent; ignored for writes. Returns None if `id` is not an executing request.
-    pub fn respond<P: RdmaDevice + ?Sized>(
+    pub fn respond<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
         result: Result<Window, Errno>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Served> {
         let path = self.paths.get_mut(id.path as usize)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
@@ -298,12 +301,12 @@ impl Server {
     }
 
     /// Posts the response of a slot's request, for which room is reserved. Does nothing if its connection is gone.
-    fn answer<P: RdmaDevice + ?Sized>(
+    fn answer<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
         slot: &Slot,
         result: Result<Window, Errno>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), VerbsError> {
         let Some(path) = self.paths.get_mut(id.path as usize) else { return Ok(()) };
         let key = path.connections.get(usize::from(slot.cid)).copied().flatten();
@@ -329,11 +332,11 @@ impl Server {
 
     /// Answers a malformed request with an error; there is room for the response.
     #[cold]
-    fn answer_malformed<P: RdmaDevice + ?Sized>(
+    fn answer_malformed<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
         errno: Errno,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let slot = &mut self.paths[id.path as usize].requests[usize::from(id.chunk)];
         slot.state = SlotState::Idle;
@@ -344,11 +347,7 @@ impl Server {
     }
 
     /// Continues with requests that waited for room, after sends of a connection have completed.
-    pub(super) fn make_room<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn make_room<P: ServerDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let connection = &mut self.connections[key];
         let path_key = connection.path;
         if connection.cid == 0 {

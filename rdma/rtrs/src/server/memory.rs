@@ -1,17 +1,17 @@
 //! Memory of sessions: allocated once the client has shown that it receives our messages, and zeroed before the client
 //! gets access, in pieces, so that no round takes long.
 
+use super::ServerDevice;
 use super::directory::Share;
 use super::refuse::Refused;
 use super::table::{ChunkState, Session};
-use super::{CloseReason, Directory, EngineContext, Server};
+use super::{CloseReason, Ctx, Directory, Server};
 use crate::Errno;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use net::hosts::accountable;
-use verbs::RdmaDevice;
 
 /// Bytes zeroed per round.
 const PIECE: usize = 128 << 10;
@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// Ends sessions whose names were taken by other cores' sessions of the same hosts.
-    pub(super) fn end_evicted<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn end_evicted<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         let evicted = |(directory, core): &(Arc<Directory>, usize)| directory.evicted(*core);
         let Some(evicted) = self.directory.as_ref().and_then(evicted) else { return };
         for uuid in evicted {
@@ -65,10 +65,10 @@ impl Server {
     }
 
     /// Checks whether a host may have the memory of another session.
-    fn within_limit<P: RdmaDevice + ?Sized>(
+    fn within_limit<P: ServerDevice + ?Sized>(
         &self,
         host: IpAddr,
-        ctx: &EngineContext<'_, P>,
+        ctx: &Ctx<'_, P>,
     ) -> Result<(), Refused> {
         let owner = accountable(host);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner);
@@ -93,10 +93,10 @@ impl Server {
 
     /// Checks whether memory for another session of a host is available, without allocating it. Succeeds also if the
     /// host has a silent session that the new one may replace.
-    pub(super) fn check_memory<P: RdmaDevice + ?Sized>(
+    pub(super) fn check_memory<P: ServerDevice + ?Sized>(
         &self,
         host: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refused> {
         let mut of_host = self.sessions.iter().filter(|(_, session)| session.host == host);
         if of_host.any(|(_, session)| self.is_silent(session, ctx.now)) {
@@ -112,10 +112,10 @@ impl Server {
     }
 
     /// Allocates the memory of a session, unless it has it.
-    pub(super) fn allocate_memory<P: RdmaDevice + ?Sized>(
+    pub(super) fn allocate_memory<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refused> {
         let session = &self.sessions[key];
         if session.chunk_state != ChunkState::Unrequested {
@@ -145,15 +145,15 @@ impl Server {
 
     /// Allocates a session's own memory. Without `always_invalidate`, clients may change their chunks at any time
     /// anyway: then memory that the device shares with its peer is preferred, which saves a copy of written data.
-    fn own_memory<P: RdmaDevice + ?Sized>(
+    fn own_memory<P: ServerDevice + ?Sized>(
         &self,
         key: usize,
         bytes: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Window> {
         let path = self.sessions[key].paths.first().and_then(|&path| self.paths.get(path));
         let path = path.filter(|_| !self.config.always_invalidate);
-        let lent = path.and_then(|path| ctx.provider.lend(path.to, bytes));
+        let lent = path.and_then(|path| ctx.provider.lending()?.lend(path.to, bytes));
         lent.or_else(|| ctx.arena.alloc(bytes, 4096))
     }
 
@@ -163,10 +163,7 @@ impl Server {
     }
 
     /// Zeroes one piece per round, of the session that has waited longest. Returns true if a session became ready.
-    pub(super) fn zero_piece<P: RdmaDevice + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> bool {
+    pub(super) fn zero_piece<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> bool {
         if self.next_piece().is_none_or(|at| ctx.now < at) {
             return false;
         }

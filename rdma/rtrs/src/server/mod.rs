@@ -41,7 +41,7 @@ pub use event::{
 };
 pub use refuse::{Door, Refused};
 pub use state::{Input, PathState};
-pub use stats::{Counters, Histogram, PathStats};
+pub use stats::{CompletionRuns, Counters, Histogram, PathStats};
 pub use status::{PathId, PathStatus, SessionStatus};
 
 use crate::wire::Uuid;
@@ -55,8 +55,9 @@ use end::RetiredSession;
 use net::refusal::Refusals;
 use slab::Slab;
 use table::{Connection, Path, Session, WorkId};
-use verbs::EngineContext;
-use verbs::{CompletedOperation, ConnectionId, CqId, RdmaDevice, Status, VerbsError};
+use verbs::{
+    ChunksOnDemand, CompletedOperation, ConnectionId, CqId, Ctx, RdmaDevice, Status, VerbsError,
+};
 
 /// Most notices queued for the loop; the oldest are dropped first.
 const MAX_NOTICES: usize = 64;
@@ -69,6 +70,11 @@ impl Execute for DeferAll {
         Execution::Deferred
     }
 }
+
+/// A provider that the server can use.
+pub trait ServerDevice: RdmaDevice + ChunksOnDemand {}
+
+impl<T: RdmaDevice + ChunksOnDemand + ?Sized> ServerDevice for T {}
 
 /// The server.
 #[derive(Debug)]
@@ -109,6 +115,8 @@ pub struct Server {
     /// Most bytes promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
+    /// Number of the current run of completions.
+    run: u32,
     /// The directory shared with other cores' servers, and the number of this core.
     directory: Option<(Arc<Directory>, usize)>,
 }
@@ -137,7 +145,7 @@ impl core::error::Error for StartError {}
 
 impl Server {
     /// Listens on the configured port.
-    pub fn new<P: RdmaDevice + ?Sized>(
+    pub fn new<P: ServerDevice + ?Sized>(
         config: Config,
         provider: &mut P,
     ) -> Result<Self, StartError> {
@@ -180,6 +188,7 @@ impl Server {
             retry_free_at: None,
             shared,
             counters: Counters::default(),
+            run: 1,
             directory: None,
         })
     }
@@ -195,20 +204,18 @@ impl Server {
     }
 
     /// As [`Server::serve`] without an executor: all requests are returned as events.
-    pub fn poll<P: RdmaDevice + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Option<Event> {
+    pub fn poll<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> Option<Event> {
         self.serve(&mut DeferAll, ctx)
     }
 
     /// The next event, if any: polls completions until one concerns the user. Requests are passed to `execute` first,
     /// and those that it completes are answered at once.
+    // Part of answering a request where it is found, which saved 240 of 1,560 instructions a read (`bench mlx5`).
     #[inline(always)]
-    pub fn serve<P: RdmaDevice + ?Sized>(
+    pub fn serve<P: ServerDevice + ?Sized>(
         &mut self,
         execute: &mut impl Execute,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Event> {
         loop {
             if let Some(link) = self.links.pop_front() {
@@ -226,6 +233,7 @@ impl Server {
                 return Some(self.execute_delayed(request, execute, ctx));
             }
             let Some(completion) = ctx.provider.poll_cq(self.cq) else {
+                self.run = self.run.wrapping_add(1);
                 if self.ended.is_empty() {
                     break;
                 }
@@ -240,7 +248,9 @@ impl Server {
                 continue;
             }
             let path = connection.path;
-            self.paths[path].stats.completions += 1;
+            let stats = &mut self.paths[path].stats;
+            stats.completions += 1;
+            stats.runs.count(self.run);
             match completion.status {
                 Status::Success => {}
                 // The queue pair failed, but this completion does not have the cause.

@@ -119,6 +119,11 @@ impl Server {
         true
     }
 
+    /// Chunks of each session.
+    pub fn queue_depth(&self) -> u16 {
+        self.config.queue_depth
+    }
+
     /// Bytes promised to all sessions: queue depth times chunk size.
     pub fn promised(&self) -> u64 {
         self.sessions.iter().map(|(_, session)| session.promise()).sum()

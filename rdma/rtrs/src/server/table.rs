@@ -1,12 +1,13 @@
 //! Tables of the server: sessions, paths, connections and request slots.
 
-use super::{EngineContext, PathState, PathStats, RequestKind};
+use super::ServerDevice;
+use super::{Ctx, PathState, PathStats, RequestKind};
 use crate::wire::{Addressing, Uuid};
 use crate::{Heartbeat, Name};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
-use verbs::{ConnectionId, MrId, PdId, QpId, RdmaDevice};
+use verbs::{ConnectionId, MrId, PdId, QpId};
 
 /// ID of a work request: the connection, receive or send, and the number of the send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,12 +97,12 @@ impl Session {
     }
 
     /// The contents of a chunk that a path's client has written. `region`: the path's registration of the chunks.
-    #[inline(always)]
-    pub fn contents<P: RdmaDevice + ?Sized>(
+    #[inline]
+    pub fn contents<P: ServerDevice + ?Sized>(
         &self,
         region: MrId,
         chunk: u16,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Contents> {
         let size = self.chunk_size as usize;
         match self.chunks {

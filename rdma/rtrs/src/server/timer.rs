@@ -1,10 +1,10 @@
 //! Timers of paths: heartbeats and timeouts. Every path has one timer; only expired ones are examined.
 
-use super::{CloseReason, EngineContext, PathState, Server};
+use super::ServerDevice;
+use super::{CloseReason, Ctx, PathState, Server};
 use crate::Tick;
 use core::time::Duration;
 use drivers::hal::Instant;
-use verbs::RdmaDevice;
 
 /// Age in heartbeats of a written but unannounced chunk at which its path is ended, if memory on demand is short.
 const MAX_UNANNOUNCED_AGE: u8 = 2;
@@ -39,10 +39,7 @@ impl Server {
     }
 
     /// Runs expired timers, and zeroes a piece of memory. Returns true if events may be pending.
-    pub fn handle_timeout<P: RdmaDevice + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> bool {
+    pub fn handle_timeout<P: ServerDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> bool {
         let mut moved = !self.zeroing.is_empty() && self.zero_piece(ctx);
         self.end_evicted(ctx);
         if self.retry_free_at.is_some_and(|at| at <= ctx.now) {
@@ -57,7 +54,7 @@ impl Server {
         moved
     }
 
-    fn run_timer<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
+    fn run_timer<P: ServerDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         #[cfg(any(test, feature = "testing"))]
         {
             self.looked_at += 1;
@@ -84,10 +81,10 @@ impl Server {
 
     /// Ends a path with written but unannounced chunks, which hold memory on demand, while other requests wait for
     /// memory.
-    fn check_unannounced<P: RdmaDevice + ?Sized>(
+    fn check_unannounced<P: ServerDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), CloseReason> {
         let (Some(memory), Some(path)) = (ctx.provider.on_demand(), self.paths.get_mut(key)) else {
             return Ok(());

@@ -58,7 +58,7 @@ impl Immediate {
     }
 
     /// Emits immediate data in CPU order.
-    #[inline(always)]
+    #[inline]
     pub fn emit(self) -> u32 {
         match self {
             Immediate::Request { place } => IO_REQ << PAYLOAD_BITS | place & PAYLOAD,

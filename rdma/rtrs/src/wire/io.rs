@@ -41,7 +41,7 @@ impl IoHeader {
     pub const MAX_SIZE: usize = 24;
 
     /// Parses the bytes behind the user header (24, or as many as the chunk still has).
-    #[inline(always)]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = fixed::<4>(bytes)?;
         let user_len = u16::from_le_bytes(array(b, USER_LEN));

@@ -2,6 +2,7 @@
 //! eviction. Also watches the TCP connection of an established SMC-R connection.
 
 use super::{Connection, ConnectionId, Connections, State};
+use crate::SmcDevice;
 use crate::engine::{Engine, SocketId};
 use crate::tcp::Tcp;
 use crate::wire::is_decline;
@@ -12,7 +13,7 @@ use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::Interface;
 use net::tcp::Closed;
-use verbs::{EngineContext, Provider};
+use verbs::Ctx;
 
 /// Most bytes read at a time.
 const PIECE: usize = 512;
@@ -88,13 +89,13 @@ impl<T: Tcp> Connections<T> {
 
     /// Ends a connection that its user has closed, once its handshake is over: sends ABORT over SMC-R if established,
     /// and resets TCP otherwise.
-    pub(super) fn end_given_up<P: Provider + ?Sized>(
+    pub(super) fn end_given_up<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let over_smc = engine.socket_status(socket).is_some_and(|status| status.established);
         let connection = self.take_out(id, engine);
@@ -107,13 +108,13 @@ impl<T: Tcp> Connections<T> {
 
     /// Checks whether the TCP connection of an SMC-R connection was reset, which means that the peer may be gone. TCP
     /// carries no data any more.
-    pub(super) fn watch_tcp<P: Provider + ?Sized>(
+    pub(super) fn watch_tcp<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Connections { tcp, connections, .. } = self;
         let Some(connection) = connections.get_mut(id.key).filter(|c| c.has_tcp) else { return };
@@ -136,13 +137,13 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Moves CLC bytes between TCP and engine, in both directions.
-    pub(crate) fn pump_handshake<P: Provider + ?Sized>(
+    pub(crate) fn pump_handshake<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Connections { tcp, connections, .. } = self;
         let Some(connection) = connections.get_mut(id.key) else { return };

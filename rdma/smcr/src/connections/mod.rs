@@ -10,8 +10,9 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use super::engine::{Engine, Ready, SocketId};
+use super::engine::{BufferSizes, Engine, Ready, SocketId};
 use super::tcp::Tcp;
+use crate::SmcDevice;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -20,8 +21,7 @@ use drivers::hal::Instant;
 use net::Interface;
 use net::hosts::accountable;
 use slab::Slab;
-use verbs::EngineContext;
-use verbs::Provider;
+use verbs::Ctx;
 
 /// Most ready connections handled per poll.
 pub(super) const READY_BATCH: usize = 64;
@@ -142,6 +142,8 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Connections<T: Tcp> {
     pub(super) tcp: T,
+    /// Sizes of the buffers of further SMC-R connections, if not the engine's own.
+    pub sizes: Option<BufferSizes>,
     /// Tag that the engine returns with socket events: [`Engine::poll_event`].
     owner: u32,
     connections: Slab<Connection<T::Name>>,
@@ -169,6 +171,7 @@ impl<T: Tcp> Connections<T> {
     pub(super) fn new(tcp: T, owner: u32, cost: u64, incoming: bool) -> Self {
         Connections {
             tcp,
+            sizes: None,
             owner,
             connections: Slab::new(),
             names: BTreeMap::new(),
@@ -316,12 +319,12 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Handles a TCP report: moves handshake bytes, or wakes the user.
-    pub(super) fn handle_tcp_ready<P: Provider + ?Sized>(
+    pub(super) fn handle_tcp_ready<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         #[cfg(any(test, feature = "testing"))]
         {
@@ -348,13 +351,13 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Handles an event of the engine. Returns false if the socket does not belong to these connections.
-    pub fn handle_event<P: Provider + ?Sized>(
+    pub fn handle_event<P: SmcDevice + ?Sized>(
         &mut self,
         socket: SocketId,
         ready: Ready,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let Some(id) = self.sockets.get(socket) else { return false };
         if Self::is_readiness_only(ready) {
@@ -380,14 +383,14 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Handles an event of the engine that changes the connection's state.
-    fn handle_change<P: Provider + ?Sized>(
+    fn handle_change<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
         ready: Ready,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if self.is_given_up(id) {
             self.pump_handshake(id, socket, interface, engine, ctx);
@@ -441,13 +444,13 @@ impl<T: Tcp> Connections<T> {
 
     /// Closes a connection, or aborts it. A handshake that has gone so far that the peer may already use SMC-R is
     /// finished first; then the peer gets an ABORT.
-    pub fn close<P: Provider + ?Sized>(
+    pub fn close<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         abort: bool,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         match self.get(id).map(|connection| (connection.state, connection.has_tcp)) {
             None | Some((State::GivenUp(_), _)) => return,
@@ -473,11 +476,11 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Aborts all connections. Handshakes that must be finished first remain: see [`Connections::is_over`].
-    pub fn close_all<P: Provider + ?Sized>(
+    pub fn close_all<P: SmcDevice + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let ids = self.connections.iter();
         let ids =
@@ -493,11 +496,11 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Aborts all connections at once, and stops listener or connector.
-    pub(super) fn stop<P: Provider + ?Sized>(
+    pub(super) fn stop<P: SmcDevice + ?Sized>(
         mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.close_all(interface, engine, ctx);
         let given_up = self.connections.iter().filter_map(|(key, c)| match c.state {

@@ -1,12 +1,13 @@
 //! Reads, writes and shutdown of connections, over SMC-R or TCP.
 
 use super::{ConnectionId, Connections, State};
+use crate::SmcDevice;
 use crate::engine::{Engine, RecvError, SendError};
 use crate::tcp::Tcp;
 use crate::wire::is_decline;
 use net::Interface;
 use net::tcp::Closed;
-use verbs::{EngineContext, Provider};
+use verbs::Ctx;
 
 impl<T: Tcp> Connections<T> {
     /// Reads received bytes; 0 if there are none at present.
@@ -44,11 +45,11 @@ impl<T: Tcp> Connections<T> {
 
     /// Echoes bytes received over SMC-R to their sender, as far as there is room; otherwise an `Event::Ready` follows.
     /// Returns None if the connection does not use SMC-R.
-    pub fn turn_back<P: Provider + ?Sized>(
+    pub fn turn_back<P: SmcDevice + ?Sized>(
         &self,
         id: ConnectionId,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Result<(), Closed>> {
         let State::Smc(socket) = self.get(id)?.state else { return None };
         Some(engine.turn_back(socket, ctx).map_err(closed))
@@ -65,13 +66,13 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Writes as many bytes as there is room for, and returns their number.
-    pub fn write<P: Provider + ?Sized>(
+    pub fn write<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         bytes: &[u8],
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, Closed> {
         let connection = self.get(id).ok_or(Closed::Gone)?;
         match connection.state {
@@ -85,12 +86,12 @@ impl<T: Tcp> Connections<T> {
     }
 
     /// Ends our side behind the bytes written so far; reading remains possible.
-    pub fn finish<P: Provider + ?Sized>(
+    pub fn finish<P: SmcDevice + ?Sized>(
         &mut self,
         id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(connection) = self.get(id) else { return };
         match connection.state {

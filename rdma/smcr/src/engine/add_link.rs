@@ -6,12 +6,12 @@ use super::config::Device;
 use super::flow::Flow;
 use super::server::is_host_gid;
 use super::table::{GroupState, LINKS, Link, LinkState, PeerEnd, Phase, TOKENS};
-use super::{Engine, EngineContext, Role};
+use super::{Ctx, Engine, Role};
+use crate::SmcDevice;
 use crate::wire::llc::{AddLink, AddLinkV2, Body, DeleteReason, KeyMove, LinkEnd, Token};
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use drivers::hal::Instant;
-use verbs::Provider;
 
 /// Rejection reason: no alternate path.
 const NO_ALTERNATE_PATH: u8 = 1;
@@ -20,11 +20,11 @@ const MAX_MOVES: u8 = 127;
 
 impl Engine {
     /// Offers the client a link over another port than that of link `at`.
-    pub(super) fn offer_link<P: Provider + ?Sized>(
+    pub(super) fn offer_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some((free, device)) = self.place_for_link(group_key, at) else { return };
         // The client's response has the MAC address of its other port.
@@ -97,13 +97,13 @@ impl Engine {
     }
 
     /// Handles the client's response to our offer of the link at `new`.
-    pub(super) fn handle_add_link_response<P: Provider + ?Sized>(
+    pub(super) fn handle_add_link_response<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         new: usize,
         answer: &AddLink,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let connected = answer.rejected.is_none()
             && self.connect_further(group_key, at, new, answer, ctx).is_some()
@@ -119,13 +119,13 @@ impl Engine {
     }
 
     /// As server in version 1: sends the next keys for a new link.
-    fn continue_key_exchange<P: Provider + ?Sized>(
+    fn continue_key_exchange<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         link: usize,
         more: u8,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let deadline = ctx.now + self.config.llc_wait;
         self.groups[group_key].flow = Some((Flow::MoveKeys { link, more }, deadline));
@@ -134,13 +134,13 @@ impl Engine {
     }
 
     /// Sends ADD_LINK_CONT.
-    fn send_add_link_continue<P: Provider + ?Sized>(
+    fn send_add_link_continue<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         new: usize,
         response: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         let Some(link) = group.links[new].as_ref().map(|link| link.number) else { return };
@@ -151,13 +151,13 @@ impl Engine {
     }
 
     /// As client in version 1: stores the server's keys on a new link, and responds with ours.
-    pub(super) fn handle_add_link_continue<P: Provider + ?Sized>(
+    pub(super) fn handle_add_link_continue<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         number: u8,
         keys: &[KeyMove],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         let making = |link: &Option<Link>| {
@@ -173,14 +173,14 @@ impl Engine {
 
     /// As server in version 1: handles the client's response with keys; `left`: the client's remaining keys, including
     /// these.
-    pub(super) fn keys_moved<P: Provider + ?Sized>(
+    pub(super) fn keys_moved<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         number: u8,
         left: u8,
         keys: &[KeyMove],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let numbers = self.numbers(group_key);
         let ours = |flow: &Flow| matches!(flow, &Flow::MoveKeys { link, .. } if numbers[link] == Some(number));
@@ -215,10 +215,10 @@ impl Engine {
     }
 
     /// Tries to re-establish a missing link, if an attempt is due.
-    pub(super) fn remake_link<P: Provider + ?Sized>(
+    pub(super) fn remake_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         let Some((at, _)) = group.remake else { return };
@@ -237,10 +237,10 @@ impl Engine {
     }
 
     /// The peer requests another link: starts an attempt now, or once the one under way has failed.
-    pub(super) fn handle_link_request<P: Provider + ?Sized>(
+    pub(super) fn handle_link_request<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.role == Role::Server && (group.active_links() < 2 || group.lacks_link()) {
@@ -251,10 +251,10 @@ impl Engine {
     }
 
     /// Starts adding a second link: the server offers one, the client requests one.
-    pub(super) fn request_link<P: Provider + ?Sized>(
+    pub(super) fn request_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.max_links < 2 || !group.lacks_link() {
@@ -286,13 +286,13 @@ impl Engine {
     }
 
     /// Connects a new link to the peer's end, and stores the peer's keys on it.
-    fn connect_further<P: Provider + ?Sized>(
+    fn connect_further<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         new: usize,
         add: &AddLink,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<()> {
         let group = &mut self.groups[group_key];
         if !is_host_gid(group.version, add.end.gid) {
@@ -308,12 +308,12 @@ impl Engine {
     }
 
     /// Handles ADD_LINK.
-    pub(super) fn handle_add_link<P: Provider + ?Sized>(
+    pub(super) fn handle_add_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         add: AddLink,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if self.groups[group_key].role == Role::Server {
             // A client requests a link in this way when its port is up again.
@@ -328,12 +328,12 @@ impl Engine {
     }
 
     /// Creates our end of an offered link. Returns None if the link is no alternate path.
-    fn accept_link<P: Provider + ?Sized>(
+    fn accept_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         add: &AddLink,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Body> {
         let group = self.groups.get(group_key)?;
         let present = group.links.get(at)?.as_ref()?;
@@ -374,11 +374,11 @@ impl Engine {
     }
 
     /// Handles the server's CONFIRM_LINK on an additional link.
-    pub(super) fn further_link_confirmed<P: Provider + ?Sized>(
+    pub(super) fn further_link_confirmed<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &self.groups[group_key];
         let making = group.links[at].as_ref().is_some_and(|l| l.state == LinkState::Making);
@@ -392,11 +392,11 @@ impl Engine {
     }
 
     /// An additional link is up: sends the keys of sockets that joined meanwhile.
-    pub(super) fn further_link_up<P: Provider + ?Sized>(
+    pub(super) fn further_link_up<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.link_up(group_key, at);
         let group = &mut self.groups[group_key];
@@ -412,9 +412,10 @@ impl Engine {
         {
             link.state = LinkState::Leaving;
             let number = link.number;
-            self.move_connections(group_key, old, at, ctx);
+            self.move_connections(group_key, old, at, false, ctx);
             self.begin_delete_link(group_key, number, DeleteReason::ASYMMETRIC, ctx);
         }
+        self.call_back(group_key, at);
         self.next_flow(group_key, ctx);
     }
 

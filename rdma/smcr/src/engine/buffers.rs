@@ -2,11 +2,12 @@
 //! cannot do this, they have memory from the beginning.
 
 use super::table::Socket;
-use super::{BATCH, Engine, EngineContext};
+use super::{BATCH, Ctx, Engine};
+use crate::SmcDevice;
 use crate::wire::rmbe_bytes;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use verbs::{Access, PdId, Provider, Region};
+use verbs::{Access, PdId, Region};
 
 /// Bytes in the pool for first WRITEs.
 const STOCK: usize = 1 << 20;
@@ -17,17 +18,21 @@ const IDLE: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Registers a receive buffer.
-    pub(super) fn register_buffer<P: Provider + ?Sized>(
+    pub(super) fn register_buffer<P: SmcDevice + ?Sized>(
         &mut self,
         pd: PdId,
-        ctx: &mut EngineContext<'_, P>,
+        code: u8,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<Region> {
-        let size = rmbe_bytes(self.config.rmb_size) as usize;
+        let size = rmbe_bytes(code) as usize;
         if let Ok(region) = ctx.provider.register_on_demand(pd, size, ctx.rng) {
             self.on_demand = true;
-            self.fill_stock(ctx);
+            self.stocked |= 1 << code;
+            self.fill_stock(code, ctx);
+            self.counters.rx.count_buffer(size, false);
             return Some(region);
         }
+        self.counters.rx.count_buffer(size, false);
         let memory = ctx.arena.alloc(size, 4096)?;
         // Zeroed, so that a peer that claims more bytes than it wrote cannot reveal the data of other peers.
         memory.fill(0);
@@ -36,15 +41,36 @@ impl Engine {
     }
 
     /// Bytes of spare send buffers and of pooled receive buffers.
-    pub fn kept<P: Provider + ?Sized>(&self, provider: &P) -> u64 {
-        let send = self.spare.len() as u64 * u64::from(self.config.send_buffer);
-        send + provider.odp_pool() as u64 * u64::from(rmbe_bytes(self.config.rmb_size))
+    pub fn kept<P: SmcDevice + ?Sized>(&self, provider: &P) -> u64 {
+        let stocked = self.stock_codes().map(|code| {
+            let size = rmbe_bytes(code);
+            provider.odp_pool(size as usize) as u64 * u64::from(size)
+        });
+        self.spare.bytes() as u64 + stocked.sum::<u64>()
     }
 
-    /// Fills the pool for first WRITEs of peers.
-    pub(super) fn fill_stock<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
-        let size = rmbe_bytes(self.config.rmb_size) as usize;
-        while ctx.provider.odp_pool() < stock(size) {
+    /// Codes of the sizes of which there is a stock.
+    fn stock_codes(&self) -> impl Iterator<Item = u8> + use<> {
+        let stocked = self.stocked;
+        (0..16).filter(move |code| stocked & 1 << code != 0)
+    }
+
+    /// Fills the pools that are empty.
+    pub(super) fn refill_stock<P: SmcDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
+        let mut left = self.stocked;
+        while left != 0 {
+            let code = left.trailing_zeros() as u8;
+            left &= left - 1;
+            if ctx.provider.odp_pool(rmbe_bytes(code) as usize) == 0 {
+                self.fill_stock(code, ctx);
+            }
+        }
+    }
+
+    /// Fills the pool for first WRITEs of peers to buffers of one size.
+    pub(super) fn fill_stock<P: SmcDevice + ?Sized>(&mut self, code: u8, ctx: &mut Ctx<'_, P>) {
+        let size = rmbe_bytes(code) as usize;
+        while ctx.provider.odp_pool(size) < stock(size) {
             let Some(memory) = ctx.arena.alloc(size, 4096) else { return };
             memory.fill(0);
             ctx.provider.add_to_odp_pool(memory);
@@ -53,10 +79,10 @@ impl Engine {
 
     /// Finds the memory of a socket's receive buffer when the peer has announced data. Returns false if the peer has
     /// written nothing.
-    pub(super) fn find_buffer<P: Provider + ?Sized>(
+    pub(super) fn find_buffer<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let Some(rmb) = self.sockets[key].rmb.as_mut() else { return false };
         if !rmb.memory.is_empty() {
@@ -64,7 +90,8 @@ impl Engine {
         }
         let Some((memory, _)) = ctx.provider.on_demand_memory(rmb.id) else { return false };
         rmb.memory = memory;
-        self.fill_stock(ctx);
+        let code = self.sockets[key].sizes.receive;
+        self.fill_stock(code, ctx);
         self.sweep_soon(key, ctx.now);
         true
     }
@@ -80,7 +107,7 @@ impl Engine {
 
     /// Frees the memory of buffers that were idle since the last search. Examines a bounded number, and the others in
     /// the next rounds.
-    pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn sweep_buffers<P: SmcDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         let Engine { filled, sockets, swept, .. } = self;
         for _ in 0..BATCH {
             let Some(id) = filled.get(*swept) else { break };
@@ -102,7 +129,7 @@ impl Engine {
 
 /// Frees the memory of a socket's buffer if it was idle since the last search. Returns whether the buffer still has
 /// memory.
-fn keeps_buffer<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) -> bool {
+fn keeps_buffer<P: SmcDevice + ?Sized>(socket: &mut Socket, ctx: &mut Ctx<'_, P>) -> bool {
     let produced = socket.produced;
     let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
     let written = socket.rmb.and_then(|rmb| Some(ctx.provider.on_demand_memory(rmb.id)?.1));
@@ -124,8 +151,8 @@ fn stock(size: usize) -> usize {
 }
 
 /// Returns a zeroed buffer to the pool, or frees it if the pool is full.
-pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut EngineContext<'_, P>) {
-    if ctx.provider.odp_pool() < stock(memory.len()) {
+pub(super) fn put_back<P: SmcDevice + ?Sized>(memory: Window, ctx: &mut Ctx<'_, P>) {
+    if ctx.provider.odp_pool(memory.len()) < stock(memory.len()) {
         ctx.provider.add_to_odp_pool(memory);
     } else {
         ctx.arena.free(memory);
@@ -133,7 +160,7 @@ pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut EngineCon
 }
 
 /// Frees the memory of an idle socket's buffer if all announced bytes were read.
-fn free_if_read<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) {
+fn free_if_read<P: SmcDevice + ?Sized>(socket: &mut Socket, ctx: &mut Ctx<'_, P>) {
     let Some(rmb) = socket.rmb.as_mut().filter(|_| socket.consumed == socket.produced) else {
         return;
     };

@@ -1,18 +1,18 @@
 //! Receives CDC messages: the peer's cursors and end flags (Linux 6.12, smc_cdc.c).
 
 use super::ids::SocketId;
-use super::{Engine, EngineContext, Input, Ready, State};
+use super::{Ctx, Engine, Input, Ready, State};
+use crate::SmcDevice;
 use crate::wire::cdc::{Cdc, End, LEN, Producer};
-use verbs::Provider;
 
 impl Engine {
     /// Handles a CDC message received on a link of a group.
     #[inline]
-    pub(super) fn handle_cdc_message<P: Provider + ?Sized>(
+    pub(super) fn handle_cdc_message<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         head: &[u8; LEN],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.counters.cdc_received += 1;
         match Cdc::parse(head) {
@@ -21,12 +21,7 @@ impl Engine {
         }
     }
 
-    fn handle_cdc<P: Provider + ?Sized>(
-        &mut self,
-        group: usize,
-        cdc: &Cdc,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    fn handle_cdc<P: SmcDevice + ?Sized>(&mut self, group: usize, cdc: &Cdc, ctx: &mut Ctx<'_, P>) {
         let id = SocketId(cdc.token);
         let Some(socket) = self.socket_mut(id).filter(|socket| socket.group == Some(group)) else {
             // A late message for a removed socket.
@@ -86,6 +81,8 @@ impl Engine {
             socket.touch(dirty);
         }
         counters.bytes_received += produced;
+        let unread = socket.produced - socket.consumed;
+        counters.rx.full += u64::from(produced > 0 && unread == u64::from(socket.rmb_size));
         socket.end_missed &= !cdc.end.is_closed();
         let news = cdc.end.difference(socket.rx_end);
         if !news.is_empty() {
@@ -118,14 +115,14 @@ impl Engine {
     }
 
     /// The peer has acknowledged a CDC message of a socket, and the data before it.
-    pub(super) fn cdc_arrived<P: Provider + ?Sized>(
+    pub(super) fn cdc_arrived<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         sent: u64,
         seqno: u16,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
-        let Engine { spare, config, .. } = self;
+        let Engine { spare, dirty, .. } = self;
         let Some(socket) = self.sockets.get_mut(id.key()).filter(|socket| socket.id == id) else {
             return;
         };
@@ -135,7 +132,10 @@ impl Engine {
         if socket.completed == socket.accepted
             && let Some(buffer) = socket.buffer.take()
         {
-            super::group::recycle(spare, config.spare_buffers, buffer, ctx);
+            spare.put(buffer, ctx);
+        }
+        if socket.returns.is_some() {
+            socket.touch(dirty);
         }
         let room = core::mem::take(&mut socket.wants_room);
         let over = socket.state == State::Closed && socket.in_flight == 0;
@@ -149,11 +149,11 @@ impl Engine {
 
     /// The peer has failed over to another link, and sends the sequence number up to which we must have received its
     /// messages. We choose our own link for sending independently.
-    fn handle_failover<P: Provider + ?Sized>(
+    fn handle_failover<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         seqno: u16,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.sockets[key].rewritten = true;
         self.sweep_soon(key, ctx.now);

@@ -5,14 +5,14 @@ use super::config::MIN_CONNECTIONS;
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{Group, GroupState, Link, LinkState, Phase};
-use super::{Engine, EngineContext, Role};
+use super::{Ctx, Engine, Role};
+use crate::SmcDevice;
 use crate::wire::{
     AcceptConfirm, MessageType, Negotiated, PathType, PeerId, Proposal, ProposalV2, Reason,
 };
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use net::Neighbours;
-use verbs::Provider;
 
 impl Engine {
     /// Queues a Proposal.
@@ -54,11 +54,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_accept<P: Provider + ?Sized>(
+    pub(super) fn handle_accept<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         message: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Taken, Refusal> {
         let accept = AcceptConfirm::parse(message)?;
@@ -157,11 +157,7 @@ impl Engine {
     }
 
     /// Tests the groups with a server that requests a new one: the server may have lost them.
-    fn test_groups_with<P: Provider + ?Sized>(
-        &mut self,
-        new: &NewGroup,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    fn test_groups_with<P: SmcDevice + ?Sized>(&mut self, new: &NewGroup, ctx: &mut Ctx<'_, P>) {
         let remote = self.sockets[new.socket].remote;
         let same = |group: &Group| group.role == Role::Client && group.peer_gid == new.peer_gid;
         let same = self.groups_with(remote).filter(|(_, group)| same(group));

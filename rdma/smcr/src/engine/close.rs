@@ -1,13 +1,13 @@
 //! Shutdown, close and abort of sockets, and removal of closed ones.
 
-use super::{CloseStatus, Engine, EngineContext, Flag, Input, Ready, Role, SocketId, State};
+use super::{CloseStatus, Ctx, Engine, Flag, Input, Ready, Role, SocketId, State};
+use crate::SmcDevice;
 use crate::wire::cdc::End;
 use crate::wire::llc::DeleteReason;
-use verbs::Provider;
 
 impl Engine {
     /// Ends our side once all data is sent; reading remains possible.
-    pub fn shutdown<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
+    pub fn shutdown<P: SmcDevice + ?Sized>(&mut self, id: SocketId, ctx: &mut Ctx<'_, P>) {
         let linger = ctx.now + self.config.linger;
         let Some(socket) = self.socket_mut(id) else { return };
         if !socket.established || socket.wants_close {
@@ -21,7 +21,7 @@ impl Engine {
 
     /// Closes a socket: accepted data is still sent, then the socket is removed. With unread data the close becomes an
     /// abort. The user gets no more events.
-    pub fn close<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
+    pub fn close<P: SmcDevice + ?Sized>(&mut self, id: SocketId, ctx: &mut Ctx<'_, P>) {
         let linger = ctx.now + self.config.linger;
         let Some(socket) = self.socket_mut(id) else { return };
         let key = id.key();
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Ends all link groups with DELETE_LINK, and refuses new sockets: the machine is about to shut down.
-    pub fn shut_down<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub fn shut_down<P: SmcDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         self.closing = true;
         for key in 0..self.groups.capacity() {
             if self.groups.contains(key) {
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Aborts a socket, and discards unsent data.
-    pub fn abort<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
+    pub fn abort<P: SmcDevice + ?Sized>(&mut self, id: SocketId, ctx: &mut Ctx<'_, P>) {
         let Some(socket) = self.socket_mut(id) else { return };
         if socket.established {
             socket.released = true;
@@ -82,11 +82,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn abort_socket<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn abort_socket<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let socket = &mut self.sockets[key];
         // Discards unsent data.
         socket.accepted = socket.sent;
@@ -133,17 +129,13 @@ impl Engine {
 
     /// Removes a socket if both sides have closed, all messages are sent, and its user has closed.
     #[inline]
-    pub(super) fn reap<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn reap<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         if self.sockets.get(key).is_some_and(|socket| socket.state == State::Closed) {
             self.reap_closed(key, ctx);
         }
     }
 
-    fn reap_closed<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
+    fn reap_closed<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let Some(socket) = self.sockets.get(key) else { return };
         if socket.in_flight > 0 {
             return;

@@ -1,5 +1,6 @@
 //! Settings of the engine, and its ports.
 
+use super::spare::BufferSizes;
 use crate::wire::{Eid, MAX_EIDS};
 use alloc::vec::Vec;
 use core::fmt;
@@ -56,7 +57,7 @@ impl fmt::Debug for PnetId {
 pub struct Device {
     /// Its IPv4 address, which is its GID in version 2.
     pub ip: Ipv4Addr,
-    /// Address that identifies the device to the provider ([`verbs::Provider::pd_on`]).
+    /// Address that identifies the device to the provider ([`verbs::MemoryVerbs::pd_on`]).
     pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
@@ -207,6 +208,11 @@ impl fmt::Display for BadConfig {
 }
 
 impl Config {
+    /// Sizes of the buffers of connections whose user sets no others.
+    pub fn sizes(&self) -> BufferSizes {
+        BufferSizes { send: self.send_buffer, receive: self.rmb_size }
+    }
+
     /// Checks the settings.
     pub fn check(&self) -> Result<(), BadConfig> {
         let complaint = if self.eids.len() > MAX_EIDS {

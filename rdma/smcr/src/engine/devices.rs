@@ -2,9 +2,10 @@
 //! own key and address for a buffer. A peer gets the key and address that belong to each link.
 
 use super::table::Socket;
-use super::{Engine, EngineContext};
+use super::{Ctx, Engine};
+use crate::SmcDevice;
 use crate::wire::llc::Token;
-use verbs::{Access, PdId, Provider, Region};
+use verbs::{Access, PdId, Region};
 
 /// Registration of a receive buffer at a device other than that of the connection's first link.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +32,12 @@ impl Socket {
 impl Engine {
     /// Registers the receive buffers of a group at the device of its link `new`, if that is not the device of link
     /// `at`. Returns false on failure.
-    pub(super) fn register_further<P: Provider + ?Sized>(
+    pub(super) fn register_further<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         at: usize,
         new: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         match [at, new].map(|link| self.pd_of(group, link)) {
             [Some(here), Some(there)] if here == there => true,
@@ -49,11 +50,11 @@ impl Engine {
     }
 
     /// Registers the receive buffer of a socket at the devices of all links of its group. Returns false on failure.
-    pub(super) fn register_on_links<P: Provider + ?Sized>(
+    pub(super) fn register_on_links<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         group: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let links = self.groups.get(group).map(|group| &group.links);
         let pds = links.into_iter().flatten().flatten().map(|link| link.pd);
@@ -64,11 +65,11 @@ impl Engine {
 
     /// Registers the receive buffer of a socket in a domain. Rotates the key if it is registered there already, because
     /// the device may have lost all keys meanwhile.
-    fn register_one_further<P: Provider + ?Sized>(
+    fn register_one_further<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         pd: PdId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let Some(socket) = self.sockets.get_mut(key) else { return true };
         let Some(rmb) = &mut socket.rmb else { return true };

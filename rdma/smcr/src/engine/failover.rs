@@ -2,32 +2,80 @@
 //! with the group.
 
 use super::handshake::Refusal;
-use super::table::{Link, LinkState, Nudge, PendingDelete, Phase};
-use super::{Engine, EngineContext, Ready, Role};
+use super::table::{Group, Link, LinkState, Phase};
+use super::{Ctx, Engine, Ready, Role};
+use crate::SmcDevice;
 use crate::wire::llc::{Body, DeleteReason, Token};
 use crate::wire::{AcceptConfirm, MessageType, Reason};
 use core::time::Duration;
 use drivers::hal::Instant;
-use verbs::Provider;
 
 /// How often DELETE_LINK is sent before the longer pause.
 const DELETE_ATTEMPTS: u8 = 3;
 /// Shortest and longest pause before the peer is asked to send held-back data.
 const NUDGES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
+/// Schedule of update requests to a peer that holds data back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nudge {
+    pub at: Instant,
+    /// Pause before `at`.
+    pub pause: Duration,
+    /// Bytes moved in both directions at the last nudge.
+    pub moved: u64,
+}
+
+/// A DELETE_LINK that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingDelete {
+    /// Number of the deleted link.
+    pub number: u8,
+    pub reason: DeleteReason,
+    /// When it is sent again.
+    pub resend_at: Instant,
+    /// Attempts left.
+    pub attempts_left: u8,
+}
+
+impl Group {
+    /// As server: the link of the next connection. Connections take the first link and the next one that shares no port
+    /// with it in turns (Linux 6.12, smc_core.c, `smcr_lgr_conn_assign_link`).
+    pub fn link_for_next(&self) -> Option<usize> {
+        let first = self.active_link()?;
+        let one = self.links[first].as_ref()?;
+        let apart = |link: &Option<Link>| {
+            let link = link.as_ref().filter(|link| link.state == LinkState::Active);
+            link.is_some_and(|link| one.is_apart(link.device.ip, link.peer.gid))
+        };
+        let next = self.links.iter().skip(first + 1).position(apart).map(|n| first + 1 + n);
+        match self.members.len().is_multiple_of(2) {
+            true => Some(first),
+            false => next.or(Some(first)),
+        }
+    }
+
+    /// Whether a link is active, and shares no port with another active one.
+    pub fn balances(&self, at: usize) -> bool {
+        let Some(link) = self.links.get(at).and_then(Option::as_ref) else { return false };
+        let mut active = self.links.iter().flatten().filter(|one| one.state == LinkState::Active);
+        link.state == LinkState::Active
+            && active.any(|one| one.is_apart(link.device.ip, link.peer.gid))
+    }
+}
+
 impl Engine {
     /// Handles the loss of the link at `at`. `notify`: its number, if the peer is to be notified.
-    pub(super) fn fail_over<P: Provider + ?Sized>(
+    pub(super) fn fail_over<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         notify: Option<u8>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(to) = self.groups.get(group_key).and_then(|group| group.active_link()) else {
             return self.end_group(group_key, DeleteReason::LOST_PATH, notify.is_none(), ctx);
         };
-        self.move_connections(group_key, at, to, ctx);
+        self.move_connections(group_key, at, to, true, ctx);
         let group = &mut self.groups[group_key];
         // Other flows end by themselves or time out.
         if let Some((flow, _)) = &group.flow
@@ -44,14 +92,15 @@ impl Engine {
         self.next_flow(group_key, ctx);
     }
 
-    /// Moves all connections of one link to another.
+    /// Moves all connections of one link to another. `is_loss`: they come back when another link is up.
     #[inline(never)]
-    pub(super) fn move_connections<P: Provider + ?Sized>(
+    pub(super) fn move_connections<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         to: usize,
-        ctx: &mut EngineContext<'_, P>,
+        is_loss: bool,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for key in self.members(group_key) {
             let Some(socket) = self.sockets.get(key) else { continue };
@@ -64,17 +113,19 @@ impl Engine {
                 // The peer's buffer has no known key there, but CDC can carry the abort.
                 self.abort_socket(key, ctx);
                 self.announce(key, Ready::ABORTED);
+            } else {
+                self.sockets[key].moved |= is_loss;
             }
         }
     }
 
     /// Moves or declines a handshake whose link is lost.
-    fn move_handshake<P: Provider + ?Sized>(
+    fn move_handshake<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         group_key: usize,
         to: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let socket = &self.sockets[key];
         let id = socket.id;
@@ -123,7 +174,12 @@ impl Engine {
     /// Switches a socket to another link. Returns None if the peer's buffer is not known there.
     fn switch(&mut self, key: usize, group: usize, at: usize, to: usize) -> Option<()> {
         let socket = &mut self.sockets[key];
+        // A link that is being replaced still completes messages.
+        if let Some(old) = &mut self.groups[group].links[at] {
+            old.disown(socket.id);
+        }
         socket.link = to;
+        socket.moved |= socket.returns.take().is_some();
         // Back to the last acknowledged byte. The peer accepts no cursor that goes back.
         socket.completed = socket.completed.max(socket.peer_consumed);
         socket.sent = socket.completed;
@@ -141,6 +197,56 @@ impl Engine {
         address.checked_add(peer.size.into())?;
         (peer.rkey, peer.address) = (there.rkey, address);
         Some(())
+    }
+
+    /// A link is up again: the connections that a failover has moved are to use it.
+    pub(super) fn call_back(&mut self, group_key: usize, link: usize) {
+        if !self.groups.get(group_key).is_some_and(|group| group.balances(link)) {
+            return;
+        }
+        for key in self.members(group_key) {
+            let Some(socket) = self.sockets.get_mut(key) else { continue };
+            if socket.group == Some(group_key)
+                && socket.established
+                && core::mem::take(&mut socket.moved)
+                && socket.link != link
+            {
+                socket.returns = Some(link);
+                // Requests the ACK of the data under way.
+                socket.cdc_due = true;
+                socket.touch(&mut self.dirty);
+            }
+        }
+    }
+
+    /// Moves a connection to the link that is up again. It has no data under way: a late WRITE on the other link could
+    /// overwrite newer bytes. Without a key of the peer's buffer there it stays.
+    ///
+    /// There is nothing to validate: all messages with data are acknowledged. A peer that polls its links separately
+    /// (Linux: a tasklet for each device) could read the validation message before them, and abort the connection.
+    #[cold]
+    pub(super) fn go_back(&mut self, key: usize) {
+        let socket = &mut self.sockets[key];
+        let (at, to) = (socket.link, socket.returns.take());
+        let group = socket.group.and_then(|group| self.groups.get_mut(group));
+        let (Some(to), Some(group)) = (to, group) else { return };
+        let peer = &mut socket.peer;
+        let known = Token { rkey: peer.rkey, address: peer.address - peer.offset };
+        let there = group.buffers.moved(at, known, to).filter(|_| group.balances(to));
+        let Some(Token { rkey, address }) = there else { return };
+        // As in `learn_peer`: the end of the buffer has an address, too.
+        let address = address.checked_add(peer.offset);
+        let address = address.filter(|from| from.checked_add(peer.size.into()).is_some());
+        let Some(address) = address else { return };
+        (peer.rkey, peer.address) = (rkey, address);
+        if let Some(old) = &mut group.links[at] {
+            old.disown(socket.id);
+        }
+        socket.link = to;
+        socket.in_flight = 0;
+        socket.waiting = false;
+        socket.cdc_due = true;
+        self.counters.returned += 1;
     }
 
     /// As client, asks the server for CDC messages after a failover. A Linux server that has not noticed the loss
@@ -189,12 +295,12 @@ impl Engine {
 
     /// Starts to send DELETE_LINK for a link, until the peer answers.
     #[inline(never)]
-    pub(super) fn begin_delete_link<P: Provider + ?Sized>(
+    pub(super) fn begin_delete_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         number: u8,
         reason: DeleteReason,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         let same = |delete: &Option<PendingDelete>| delete.is_some_and(|one| one.number == number);
@@ -213,10 +319,10 @@ impl Engine {
 
     /// Sends the DELETE_LINK messages that are due.
     #[inline(never)]
-    pub(super) fn send_due_deletes<P: Provider + ?Sized>(
+    pub(super) fn send_due_deletes<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let now = ctx.now;
         while let Some(group) = self.groups.get_mut(group_key)
@@ -244,11 +350,11 @@ impl Engine {
 
     /// Finishes a DELETE_LINK: the peer has answered, or attempts are used up.
     #[inline(never)]
-    pub(super) fn finish_delete_link<P: Provider + ?Sized>(
+    pub(super) fn finish_delete_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         number: u8,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         for delete in &mut group.pending_deletes {
@@ -264,12 +370,12 @@ impl Engine {
     }
 
     /// Handles DELETE_LINK for one link or all.
-    pub(super) fn handle_delete_link<P: Provider + ?Sized>(
+    pub(super) fn handle_delete_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         body: &Body,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let &Body::DeleteLink { link: number, all, reason, .. } = body else { return };
         if all {

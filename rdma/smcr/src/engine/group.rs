@@ -5,7 +5,8 @@ use super::flow::Flow;
 use super::handshake::Refusal;
 use super::peer_buffers::PeerBuffers;
 use super::table::{Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
-use super::{Engine, EngineContext, Input, Notice, Ready, Role};
+use super::{Ctx, Engine, Input, Notice, Ready, Role};
+use crate::SmcDevice;
 use crate::wire::llc::{Body, DeleteReason, Order, Token};
 use crate::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};
 use alloc::collections::VecDeque;
@@ -15,7 +16,6 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
-use verbs::Provider;
 
 /// How long the queue pairs of a group remain after DELETE_LINK for all links was sent.
 const ENDING_TIME: Duration = Duration::from_millis(250);
@@ -41,10 +41,10 @@ pub(super) struct NewGroup {
 
 impl Engine {
     /// Resolves the MAC address of the peer of a new group. Returns None while resolution is pending.
-    pub(super) fn resolve_peer<P: Provider + ?Sized>(
+    pub(super) fn resolve_peer<P: SmcDevice + ?Sized>(
         &self,
         new: &NewGroup,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<[u8; 6]>, Refusal> {
         // In version 1 the peer also sends its MAC address. It must match that of its GID, or the neighbour table.
@@ -64,11 +64,11 @@ impl Engine {
     }
 
     /// Creates a group with one link, which is not connected yet.
-    pub(super) fn make_group<P: Provider + ?Sized>(
+    pub(super) fn make_group<P: SmcDevice + ?Sized>(
         &mut self,
         new: &NewGroup,
         mac: [u8; 6],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, Refusal> {
         let no_memory = Refusal::Decline(Reason::MEMORY);
         let remote = self.sockets[new.socket].remote;
@@ -126,7 +126,7 @@ impl Engine {
 
     /// Evicts the group that has been idle longest; without one, the oldest first contact, if it is stalled. Returns
     /// whether a group was evicted.
-    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
+    fn make_room<P: SmcDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> bool {
         let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
         let idle = |(key, group): (usize, &Group)| {
             let since = if ending(group) { Some(Instant::ZERO) } else { group.idle };
@@ -147,26 +147,27 @@ impl Engine {
     }
 
     /// Adds a socket to a group, and registers its receive buffer.
-    pub(super) fn join<P: Provider + ?Sized>(
+    pub(super) fn join<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         group_key: usize,
         link: usize,
         first_contact: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refusal> {
-        let size = rmbe_bytes(self.config.rmb_size);
+        let code = self.sockets[key].sizes.receive;
+        let size = rmbe_bytes(code);
         let group = &self.groups[group_key];
         let pd = self.pd_of(group_key, link).unwrap_or(group.pd);
         let remote = self.sockets[key].remote;
         let may = self.may_have_buffer(remote, size.into());
-        let Some(region) = may.then(|| self.register_buffer(pd, ctx)).flatten() else {
+        let Some(region) = may.then(|| self.register_buffer(pd, code, ctx)).flatten() else {
             if first_contact {
                 self.drop_group(group_key, ctx);
             }
             return Err(Refusal::Decline(Reason::MEMORY));
         };
-        self.note_buffer(remote);
+        self.note_buffer(remote, size.into());
         let group = &mut self.groups[group_key];
         let member = group.members.len();
         group.members.push(key);
@@ -216,12 +217,12 @@ impl Engine {
     /// all links. Waits for a link that is being added, as Linux does: a peer without the buffer's key on the remaining
     /// link writes to a wrong address (Linux: key 0), and loses that link, too. In version 1 the key is always sent
     /// first: RFC 7609 requires that, though Linux does without.
-    pub(super) fn send_when_key_known<P: Provider + ?Sized>(
+    pub(super) fn send_when_key_known<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         message: AcceptConfirm,
         next: Phase,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let socket = &mut self.sockets[key];
         let (id, group_key) = (socket.id, socket.group);
@@ -250,11 +251,11 @@ impl Engine {
     }
 
     /// Enters the phase behind an Accept or Confirm.
-    pub(super) fn clc_sent<P: Provider + ?Sized>(
+    pub(super) fn clc_sent<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         next: Phase,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let first = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.first_contact);
         let timeout = match next {
@@ -282,22 +283,18 @@ impl Engine {
     }
 
     /// Ends a group because the peer violated the protocol.
-    pub(super) fn violation<P: Provider + ?Sized>(
-        &mut self,
-        group: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn violation<P: SmcDevice + ?Sized>(&mut self, group: usize, ctx: &mut Ctx<'_, P>) {
         self.counters.violations += 1;
         self.end_group(group, DeleteReason::VIOLATION, false, ctx);
     }
 
     /// Ends a group and all its connections, and sends DELETE_LINK for all links. `by_peer` is for the log.
-    pub(super) fn end_group<P: Provider + ?Sized>(
+    pub(super) fn end_group<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: DeleteReason,
         by_peer: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(key) else { return };
         if matches!(group.state, GroupState::Ending(_)) {
@@ -325,7 +322,7 @@ impl Engine {
     }
 
     /// Removes all sockets from a group.
-    fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut EngineContext<'_, P>) {
+    fn leave_all<P: SmcDevice + ?Sized>(&mut self, group: usize, ctx: &mut Ctx<'_, P>) {
         for key in self.members(group) {
             let Some(socket) = self.sockets.get_mut(key) else { continue };
             if socket.group != Some(group) {
@@ -352,11 +349,7 @@ impl Engine {
     }
 
     /// Ends a socket that has lost its last link.
-    pub(super) fn lose<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn lose<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         self.counters.aborted += 1;
         self.apply(key, Input::LinksLost);
         self.give_back(key, ctx);
@@ -366,11 +359,7 @@ impl Engine {
     }
 
     /// Removes a group, and frees its queue pairs and memory.
-    pub(super) fn drop_group<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn drop_group<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         if !self.groups.contains(key) {
             return;
         }
@@ -396,21 +385,6 @@ impl Engine {
             Some((flow, _)) if is(flow) => group.flow.take().map(|(flow, _)| flow),
             _ => None,
         }
-    }
-}
-
-/// Keeps a send buffer for reuse, or frees it.
-#[inline]
-pub(super) fn recycle<P: ?Sized>(
-    spare: &mut Vec<drivers::hal::Window>,
-    most: usize,
-    buffer: drivers::hal::Window,
-    ctx: &mut EngineContext<'_, P>,
-) {
-    if spare.len() < most {
-        spare.push(buffer);
-    } else {
-        ctx.arena.free(buffer);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Common code of client and server handshakes: CLC bytes in and out, Decline, fallback.
 
 use super::table::{Handshake, LINKS, Phase};
-use super::{Engine, EngineContext, Notice, Ready, Role, Socket, SocketId, State};
+use super::{Ctx, Engine, Notice, Ready, Role, Socket, SocketId, State};
+use crate::SmcDevice;
 use crate::wire::cdc::End;
 use crate::wire::llc::DeleteReason;
 use crate::wire::{Decline, Eid, Os, Reason, WireError, frame_length};
@@ -10,7 +11,6 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Neighbours;
-use verbs::Provider;
 
 /// First and longest pause before a held message is retried. A message held for a group is also retried when the group
 /// is up.
@@ -46,12 +46,12 @@ impl Engine {
     /// Opens a socket for a TCP connection on which both sides offer SMC. A server socket waits for a Proposal, a
     /// client socket sends one. `owner`: tag returned with its events ([`Engine::poll_event`]). Returns None if the
     /// socket table is full.
-    pub fn open<P: Provider + ?Sized>(
+    pub fn open<P: SmcDevice + ?Sized>(
         &mut self,
         role: Role,
         [local, remote]: [IpAddr; 2],
         owner: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<SocketId> {
         if self.closing || self.sockets.len() >= self.config.max_sockets {
             return None;
@@ -88,7 +88,9 @@ impl Engine {
             key_announced: false,
             link_lost: false,
         };
-        entry.insert(Socket::new(id, role, [local, remote], owner, handshake));
+        let mut socket = Socket::new(id, role, [local, remote], owner, handshake);
+        socket.sizes = self.config.sizes();
+        entry.insert(socket);
         self.arm_socket(key, deadline);
         if role == Role::Client {
             self.propose(key);
@@ -98,11 +100,11 @@ impl Engine {
 
     /// Passes TCP bytes to a socket, and returns the number of bytes taken. The rest belongs to the application after a
     /// fallback; otherwise it is to be offered again.
-    pub fn handle_clc_bytes<P: Provider + ?Sized>(
+    pub fn handle_clc_bytes<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         bytes: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> usize {
         let mut taken = 0;
@@ -150,11 +152,7 @@ impl Engine {
     }
 
     /// The TCP connection was reset. The handshake fails; an established socket has its link tested.
-    pub fn handle_tcp_gone<P: Provider + ?Sized>(
-        &mut self,
-        id: SocketId,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub fn handle_tcp_gone<P: SmcDevice + ?Sized>(&mut self, id: SocketId, ctx: &mut Ctx<'_, P>) {
         let Some(socket) = self.socket(id) else { return };
         if !socket.established {
             self.fail(id.key(), ctx);
@@ -177,10 +175,10 @@ impl Engine {
     }
 
     /// Handles the message in a handshake's input.
-    pub(super) fn advance<P: Provider + ?Sized>(
+    pub(super) fn advance<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
         let Some(handshake) = &mut self.sockets[key].handshake else { return };
@@ -222,11 +220,11 @@ impl Engine {
         }
     }
 
-    fn handle_decline<P: Provider + ?Sized>(
+    fn handle_decline<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         decline: &Decline,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if self.sockets[key].role == Role::Client && decline.reason == Reason::TIMEOUT_CONFIRM_LINK
         {
@@ -254,10 +252,10 @@ impl Engine {
 
     /// Handles a Decline of the server after the client was established. The server does not use SMC-R, so the
     /// connection is lost.
-    pub fn handle_late_decline<P: Provider + ?Sized>(
+    pub fn handle_late_decline<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let is_client = |socket: &&Socket| socket.established && socket.role == Role::Client;
         if self.socket(id).filter(is_client).is_none() {
@@ -275,11 +273,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn refuse<P: Provider + ?Sized>(
+    pub(super) fn refuse<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         refusal: Refusal,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         match refusal {
             Refusal::Broken => self.fail(key, ctx),
@@ -289,12 +287,12 @@ impl Engine {
     }
 
     /// Declines, and goes back to TCP.
-    pub(super) fn decline<P: Provider + ?Sized>(
+    pub(super) fn decline<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: Reason,
         out_of_sync: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let peer_id = self.peer_id;
         if let Some(handshake) = &mut self.sockets[key].handshake {
@@ -312,12 +310,12 @@ impl Engine {
         self.fall_back(key, reason, false, ctx);
     }
 
-    fn fall_back<P: Provider + ?Sized>(
+    fn fall_back<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: Reason,
         by_peer: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         self.counters.count_fallback(reason);
         let peer = self.sockets[key].remote;
@@ -330,21 +328,17 @@ impl Engine {
     }
 
     /// Fails a handshake without a fallback.
-    pub(super) fn fail<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn fail<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         self.counters.failed += 1;
         self.end_handshake(key, Phase::Failed, ctx);
         self.announce(key, Ready::FAILED);
     }
 
-    fn end_handshake<P: Provider + ?Sized>(
+    fn end_handshake<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         phase: Phase,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let socket = &mut self.sockets[key];
         socket.state = State::Closed;

@@ -3,19 +3,19 @@
 
 use super::ids::SocketId;
 use super::table::Group;
-use super::{Engine, EngineContext, IpAddr, Phase};
+use super::{Ctx, Engine, IpAddr, Phase};
+use crate::SmcDevice;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
-use verbs::Provider;
 
 /// State of one host.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     /// Link groups with the host.
     pub groups: Vec<usize>,
-    /// Number of receive buffers offered to the host.
-    pub buffers: u64,
+    /// Number of receive buffers offered to the host, and their bytes.
+    pub buffers: (u64, u64),
     /// Sockets with a held message, which may wait for one of the groups.
     held: BTreeSet<SocketId>,
 }
@@ -23,37 +23,38 @@ pub(super) struct Host {
 impl Host {
     /// Whether the entry is empty.
     fn is_forgotten(&self) -> bool {
-        self.groups.is_empty() && self.held.is_empty() && self.buffers == 0
+        self.groups.is_empty() && self.held.is_empty() && self.buffers.0 == 0
     }
 }
 
 impl Engine {
     /// Whether a host may have another receive buffer of `size` bytes. The first one is always allowed.
     pub(super) fn may_have_buffer(&self, host: IpAddr, size: u64) -> bool {
-        let has = self.hosts.get(&host).map_or(0, |host| host.buffers);
-        has == 0 || (has + 1).saturating_mul(size) <= self.config.memory_per_host
+        let (count, bytes) = self.hosts.get(&host).map_or((0, 0), |host| host.buffers);
+        count == 0 || bytes + size <= self.config.memory_per_host
     }
 
-    /// Counts a receive buffer of a host.
-    pub(super) fn note_buffer(&mut self, host: IpAddr) {
-        self.hosts.entry(host).or_default().buffers += 1;
+    /// Counts a receive buffer of a host, with its bytes.
+    pub(super) fn note_buffer(&mut self, host: IpAddr, size: u64) {
+        let (count, bytes) = &mut self.hosts.entry(host).or_default().buffers;
+        (*count, *bytes) = (*count + 1, *bytes + size);
         self.buffers += 1;
     }
 
     /// Discounts a receive buffer of a host.
-    pub(super) fn forget_buffer(&mut self, host: IpAddr) {
-        if let Some(host) = self.hosts.get_mut(&host) {
-            host.buffers = host.buffers.saturating_sub(1);
+    pub(super) fn forget_buffer(&mut self, host: IpAddr, size: u64) {
+        if let Some(Host { buffers: (count, bytes), .. }) = self.hosts.get_mut(&host) {
+            (*count, *bytes) = (count.saturating_sub(1), bytes.saturating_sub(size));
         }
         self.buffers = self.buffers.saturating_sub(1);
         self.forget_host(host);
     }
 
     /// Whether another link group with a host is allowed. If the host has its share, drops its longest idle group.
-    pub(super) fn may_have_group<P: Provider + ?Sized>(
+    pub(super) fn may_have_group<P: SmcDevice + ?Sized>(
         &mut self,
         host: IpAddr,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         if self.groups_with(host).count() < self.config.groups_per_host {
             return true;

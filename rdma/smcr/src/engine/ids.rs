@@ -5,6 +5,9 @@
 pub struct SocketId(pub(super) u32);
 
 impl SocketId {
+    /// ID of no socket.
+    pub(super) const NONE: SocketId = SocketId(0);
+
     pub(super) fn new(key: usize, generation: u16) -> Self {
         SocketId(u32::from(generation) << 16 | (key as u32 + 1))
     }

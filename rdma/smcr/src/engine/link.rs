@@ -6,14 +6,15 @@ use super::ids::WorkId;
 use super::table::{
     CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES,
 };
-use super::{Engine, EngineContext, Notice};
+use super::{Ctx, Engine, Notice};
+use crate::SmcDevice;
 use crate::wire::llc::LEN;
 use crate::wire::{AcceptConfirm, Reason};
 use alloc::collections::VecDeque;
 use core::net::Ipv6Addr;
 use verbs::{
-    AddressVector, GidType, PathMtu, Provider, QpInit, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, VerbsError,
+    AddressVector, GidType, PathMtu, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest,
+    VerbsError,
 };
 
 /// Work requests of a message: two WRITEs at most, and the SEND.
@@ -23,13 +24,13 @@ const MIN_RNR_TIMER: u8 = 5;
 
 impl Engine {
     /// Creates a link in a free slot of a group, with a queue pair in Init.
-    pub(super) fn make_link<P: Provider + ?Sized>(
+    pub(super) fn make_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         device: Device,
         mac: [u8; 6],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), VerbsError> {
         let group = &mut self.groups[group_key];
         let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
@@ -87,12 +88,12 @@ impl Engine {
     }
 
     /// Connects the first link of a group, with the peer's Accept or Confirm.
-    pub(super) fn ready_to_receive<P: Provider + ?Sized>(
+    pub(super) fn ready_to_receive<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         peer: &AcceptConfirm,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Refusal> {
         // As Linux does, uses the GID of the Proposal.
         let gid = self.groups[group_key].peer_gid;
@@ -102,14 +103,14 @@ impl Engine {
     }
 
     /// Moves a queue pair from Init to ready-to-receive.
-    pub(super) fn connect_link<P: Provider + ?Sized>(
+    pub(super) fn connect_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         peer: PeerEnd,
         psn: u32,
         path_mtu: u8,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), ()> {
         let group = &mut self.groups[group_key];
         let link = group.links[at].as_mut().ok_or(())?;
@@ -137,11 +138,11 @@ impl Engine {
     }
 
     /// Moves a queue pair from ready-to-receive to ready-to-send.
-    pub(super) fn ready_to_send<P: Provider + ?Sized>(
+    pub(super) fn ready_to_send<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), Reason> {
         let group = &mut self.groups[group_key];
         let (two, one) = self.config.ack_timeout;
@@ -163,11 +164,11 @@ impl Engine {
     }
 
     /// Removes a link, and returns its number.
-    pub(super) fn remove_link<P: Provider + ?Sized>(
+    pub(super) fn remove_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<u8> {
         let group = self.groups.get_mut(group_key)?;
         let link = group.links.get_mut(at)?.take()?;
@@ -180,11 +181,11 @@ impl Engine {
     }
 
     /// Handles the loss of a link: its queue pair failed, or the peer is silent.
-    pub(super) fn link_failed<P: Provider + ?Sized>(
+    pub(super) fn link_failed<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let state = self.groups.get(group_key).and_then(|g| Some(g.links.get(at)?.as_ref()?.state));
         let Some(number) = self.remove_link(group_key, at, ctx) else { return };

@@ -5,22 +5,23 @@
 use super::flow::Flow;
 use super::ids::{SocketId, WorkId};
 use super::table::{GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase};
-use super::{Engine, EngineContext, Ready, Role};
+use super::{Ctx, Engine, Ready, Role};
+use crate::SmcDevice;
 use crate::wire::Reason;
 use crate::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
 use alloc::vec::Vec;
 use drivers::hal::Instant;
-use verbs::{Payload, Provider, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, SendOperation, SendRequest, SendWith};
 
 impl Engine {
     /// Handles a received SEND that is not a CDC message.
-    pub(super) fn handle_message<P: Provider + ?Sized>(
+    pub(super) fn handle_message<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         at: usize,
         receive: usize,
         length: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(link) = self.groups.get(group).and_then(|g| g.links.get(at)?.as_ref()) else {
             return;
@@ -49,13 +50,13 @@ impl Engine {
     }
 
     /// Sends a message on a link. Returns false if the link has no room or does not exist.
-    pub(super) fn send_llc<P: Provider + ?Sized>(
+    pub(super) fn send_llc<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         response: bool,
         body: Body,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let Some(group) = self.groups.get_mut(group_key) else { return false };
         let order = group.order;
@@ -96,12 +97,12 @@ impl Engine {
     }
 
     /// Handles the completion of a link's SENDs, up to the one with this number.
-    pub(super) fn handle_sent<P: Provider + ?Sized>(
+    pub(super) fn handle_sent<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         at: usize,
         send: u16,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         while let Some(link) =
             self.groups.get_mut(group).and_then(|g| g.links.get_mut(at)?.as_mut())
@@ -126,12 +127,12 @@ impl Engine {
         }
     }
 
-    fn handle_llc<P: Provider + ?Sized>(
+    fn handle_llc<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         message: Llc,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         if matches!(group.state, GroupState::Ending(_)) {
@@ -189,13 +190,13 @@ impl Engine {
     }
 
     /// Handles the server's CONFIRM_LINK, the last step of a client's handshake.
-    fn handle_confirm_link<P: Provider + ?Sized>(
+    fn handle_confirm_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         number: u8,
         no_eyecatcher: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         if group.state == GroupState::Active {
@@ -261,11 +262,11 @@ impl Engine {
     }
 
     /// As server: sends CONFIRM_LINK and waits for the response.
-    pub(super) fn confirm_link<P: Provider + ?Sized>(
+    pub(super) fn confirm_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let deadline = ctx.now + self.config.confirm_wait.0;
         self.groups[group_key].flow = Some((Flow::ConfirmLink { link: at }, deadline));
@@ -273,12 +274,12 @@ impl Engine {
         self.send_confirm_link(group_key, at, false, ctx);
     }
 
-    pub(super) fn send_confirm_link<P: Provider + ?Sized>(
+    pub(super) fn send_confirm_link<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         response: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let group = &self.groups[group_key];
         let Some(link) = group.links[at].as_ref() else { return };
@@ -293,12 +294,12 @@ impl Engine {
         self.send_llc(group_key, at, response, body, ctx);
     }
 
-    fn handle_response<P: Provider + ?Sized>(
+    fn handle_response<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
         body: Body,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         match body {
             Body::ConfirmLink { no_eyecatcher, .. } => {
@@ -349,11 +350,11 @@ impl Engine {
     }
 
     /// Handles the peer's CONFIRM_RKEY response for a socket's buffer.
-    pub(super) fn handle_key_response<P: Provider + ?Sized>(
+    pub(super) fn handle_key_response<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         taken: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(socket) = self.socket_mut(id) else { return };
         let role = socket.role;
@@ -405,11 +406,11 @@ impl Engine {
     }
 
     /// Sends TEST_LINK, unless a test is under way.
-    pub(super) fn test_link<P: Provider + ?Sized>(
+    pub(super) fn test_link<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let deadline = ctx.now + self.config.llc_wait;
         let link = self.groups.get_mut(group).and_then(|g| g.links.get_mut(at)?.as_mut());
@@ -422,10 +423,10 @@ impl Engine {
     }
 
     /// Starts the next exchange of a group, if none is under way.
-    pub(super) fn next_flow<P: Provider + ?Sized>(
+    pub(super) fn next_flow<P: SmcDevice + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.flow.is_some() || group.state != GroupState::Active {

@@ -34,6 +34,7 @@ mod llc;
 mod peer_buffers;
 mod retained;
 mod server;
+mod spare;
 mod state;
 mod stats;
 mod status;
@@ -44,13 +45,15 @@ mod timer;
 
 pub use config::{BadConfig, Config, Device, PnetId};
 pub use ids::SocketId;
+pub use spare::BufferSizes;
 pub use state::{CloseStatus, Flag, Input, State};
-pub use stats::{Counters, Notice};
+pub use stats::{Counters, Notice, SIZE_CLASSES, Traffic};
 pub use status::{GroupStatus, LinkStatus, SocketStatus};
 pub use stream::{RecvError, SendError};
 pub use subnet::Subnet;
 pub use table::{Ready, Role};
 
+use crate::SmcDevice;
 use crate::admission::Admission;
 use crate::wire::{PeerId, Reason, cdc as cdc_wire};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -58,15 +61,15 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 use doubts::Blocklist;
-use drivers::hal::{Instant, Window};
+use drivers::hal::Instant;
 use hosts::Host;
 use ids::WorkId;
 use retained::Retained;
 use slab::Slab;
+use spare::Spare;
 use table::{Group, GroupState, Phase, Socket};
 use timer::Timers;
-use verbs::EngineContext;
-use verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
+use verbs::{CompletedOperation, CqId, Ctx, Status, VerbsError};
 
 /// Most completions, and most timers, handled per call.
 pub const BATCH: usize = 64;
@@ -93,6 +96,8 @@ pub struct Engine {
     buffers: usize,
     /// Receive buffers get their memory on the peer's first WRITE.
     on_demand: bool,
+    /// Codes of the sizes of receive buffers that were registered on demand, as bits.
+    stocked: u16,
     /// Servers whose RoCE path timed out.
     blocklist: Blocklist,
     generation: u16,
@@ -101,7 +106,8 @@ pub struct Engine {
     dirty: VecDeque<usize>,
     /// Sockets with pending events.
     announced: VecDeque<usize>,
-    spare: Vec<Window>,
+    /// Send buffers for reuse.
+    spare: Spare,
     notices: VecDeque<Notice>,
     /// Sockets whose receive buffer may have memory.
     filled: Vec<SocketId>,
@@ -145,10 +151,10 @@ impl core::error::Error for StartError {}
 
 impl Engine {
     /// Creates an engine on `devices`. The MAC address of the first is part of our peer ID.
-    pub fn new<P: Provider + ?Sized>(
+    pub fn new<P: SmcDevice + ?Sized>(
         config: Config,
         devices: Vec<Device>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, StartError> {
         config.check().map_err(StartError::Config)?;
         let cq = ctx.provider.create_cq(config.completions).map_err(StartError::Provider)?;
@@ -165,12 +171,13 @@ impl Engine {
             hosts: BTreeMap::new(),
             buffers: 0,
             on_demand: false,
+            stocked: 0,
             blocklist: Blocklist::default(),
             generation: ctx.rng.next_u32() as u16,
             next_group: 1,
             dirty: VecDeque::with_capacity(config.max_sockets),
             announced: VecDeque::with_capacity(config.max_sockets),
-            spare: Vec::with_capacity(config.spare_buffers),
+            spare: Spare::new(config.spare_buffers, config.send_buffer),
             notices: VecDeque::with_capacity(MAX_NOTICES),
             filled: Vec::new(),
             sweep: None,
@@ -193,10 +200,10 @@ impl Engine {
 
     /// Handles at most [`BATCH`] completions and returns their number. Then call [`Engine::poll_event`] and, once the
     /// user has answered, [`Engine::flush`].
-    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
-        if self.buffers > 0 && self.on_demand && ctx.provider.odp_pool() == 0 {
-            // Peers that write without sending CDC messages have used up the pool.
-            self.fill_stock(ctx);
+    pub fn poll<P: SmcDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> usize {
+        if self.buffers > 0 && self.on_demand {
+            // Peers that write without sending CDC messages may have used up a pool.
+            self.refill_stock(ctx);
         }
         for handled in 0..BATCH {
             let Some(completion) = ctx.provider.poll_cq(self.cq) else { return handled };
@@ -255,7 +262,7 @@ impl Engine {
     }
 
     /// Sends pending data and CDC messages of sockets.
-    pub fn flush<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub fn flush<P: SmcDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         for _ in 0..self.dirty.len() {
             let Some(key) = self.dirty.pop_front() else { break };
             let Some(socket) = self.sockets.get_mut(key) else { continue };

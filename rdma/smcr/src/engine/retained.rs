@@ -8,15 +8,15 @@
 
 use super::buffers::put_back;
 use super::devices::SecondaryRegion;
-use super::group::recycle;
 use super::ids::SocketId;
 use super::table::{GroupState, Socket, TOKENS};
-use super::{Engine, EngineContext, Role};
+use super::{Ctx, Engine, Role};
+use crate::SmcDevice;
 use crate::wire::cdc::Cdc;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Window;
-use verbs::{PdId, Provider, Region};
+use verbs::{PdId, Region};
 
 /// How long a group with retained buffers is kept without connections.
 const KEEP: Duration = Duration::from_secs(30);
@@ -27,8 +27,8 @@ const MAX_RETAINED: usize = 32;
 /// A receive buffer with its registrations at all devices.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    /// The host that the buffer was offered to, if it is registered.
-    host: Option<IpAddr>,
+    /// The host that the buffer was offered to, if it is registered, and the buffer's bytes.
+    host: Option<(IpAddr, u64)>,
     first: Option<(PdId, Region)>,
     secondary_regions: alloc::vec::Vec<SecondaryRegion>,
 }
@@ -38,7 +38,7 @@ impl Buffer {
     pub fn take_from(socket: &mut Socket) -> Buffer {
         let pd = socket.rmb_pd;
         let first = socket.rmb.take().map(|region| (pd, region));
-        let host = first.map(|_| socket.remote);
+        let host = first.map(|_| (socket.remote, socket.rmb_size.into()));
         Buffer { host, first, secondary_regions: core::mem::take(&mut socket.secondary_regions) }
     }
 
@@ -49,7 +49,7 @@ impl Buffer {
     }
 
     /// Revokes the keys, then frees the memory.
-    fn release<P: Provider + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
+    fn release<P: SmcDevice + ?Sized>(self, ctx: &mut Ctx<'_, P>) {
         for one in self.secondary_regions {
             let _ = ctx.provider.deregister(one.region.id);
         }
@@ -94,12 +94,8 @@ impl Engine {
     }
 
     /// Releases a socket's memory and its membership in the group, or retains its buffers.
-    pub(super) fn give_back<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
-        let Engine { sockets, groups, spare, config, .. } = self;
+    pub(super) fn give_back<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
+        let Engine { sockets, groups, spare, .. } = self;
         let socket = &mut sockets[key];
         let offered = socket.established || socket.handshake.as_ref().is_some_and(|hs| hs.offered);
         let peer_released = !offered || socket.rx_end.is_closed() && !socket.end_missed;
@@ -109,7 +105,7 @@ impl Engine {
         if socket.in_flight == 0
             && let Some(buffer) = sends.take()
         {
-            recycle(spare, config.spare_buffers, buffer, ctx);
+            spare.put(buffer, ctx);
         }
         let (id, role, remote, member) = (socket.id, socket.role, socket.remote, socket.member);
         let buffer = Buffer::take_from(socket);
@@ -142,7 +138,7 @@ impl Engine {
     }
 
     /// Continues after a socket, or a retained buffer, has left a group.
-    fn has_left<P: Provider + ?Sized>(&mut self, group_key: usize, ctx: &mut EngineContext<'_, P>) {
+    fn has_left<P: SmcDevice + ?Sized>(&mut self, group_key: usize, ctx: &mut Ctx<'_, P>) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.members.is_empty() {
             group.idle = Some(ctx.now);
@@ -154,11 +150,11 @@ impl Engine {
     /// Handles a CDC message for a removed socket. If the peer sends CLOSED or ABORT, a retained buffer is released. A
     /// peer that sends anything else believes that its connection lives. It learns otherwise when the group ends, so
     /// the group accepts no more connections.
-    pub(super) fn handle_late_cdc<P: Provider + ?Sized>(
+    pub(super) fn handle_late_cdc<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         cdc: &Cdc,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let id = SocketId(cdc.token);
         if self.retained.get(&id).is_none_or(|kept| kept.group != group) {
@@ -181,10 +177,10 @@ impl Engine {
     }
 
     /// Releases all retained buffers of a group whose queue pairs are destroyed.
-    pub(super) fn release_retained<P: Provider + ?Sized>(
+    pub(super) fn release_retained<P: SmcDevice + ?Sized>(
         &mut self,
         ids: &[SocketId],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for id in ids {
             if let Some(kept) = self.retained.remove(id) {
@@ -193,11 +189,7 @@ impl Engine {
         }
     }
 
-    fn drop_retained<P: Provider + ?Sized>(
-        &mut self,
-        kept: Retained,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    fn drop_retained<P: SmcDevice + ?Sized>(&mut self, kept: Retained, ctx: &mut Ctx<'_, P>) {
         kept.counted.into_iter().for_each(|host| self.admission.unpin(host));
         if let Some(sends) = kept.sends {
             ctx.arena.free(sends);
@@ -205,9 +197,9 @@ impl Engine {
         self.release(kept.buffer, ctx);
     }
 
-    fn release<P: Provider + ?Sized>(&mut self, buffer: Buffer, ctx: &mut EngineContext<'_, P>) {
-        if let Some(host) = buffer.host {
-            self.forget_buffer(host);
+    fn release<P: SmcDevice + ?Sized>(&mut self, buffer: Buffer, ctx: &mut Ctx<'_, P>) {
+        if let Some((host, size)) = buffer.host {
+            self.forget_buffer(host, size);
         }
         buffer.release(ctx);
     }

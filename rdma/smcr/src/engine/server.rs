@@ -5,24 +5,24 @@ use super::config::{Device, MIN_CONNECTIONS, address_of};
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{GroupState, LinkState, Phase};
-use super::{Engine, EngineContext, Role};
+use super::{Ctx, Engine, Role};
+use crate::SmcDevice;
 use crate::wire::{
     AcceptConfirm, Eid, FirstContact, MessageType, Negotiated, Os, PeerId, Proposal, Reason,
 };
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 use net::Neighbours;
-use verbs::Provider;
 
 /// Highest supported release.
 const RELEASE: u8 = 1;
 
 impl Engine {
-    pub(super) fn handle_proposal<P: Provider + ?Sized>(
+    pub(super) fn handle_proposal<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         message: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Taken, Refusal> {
         let proposal = Proposal::parse(message)?;
@@ -67,7 +67,7 @@ impl Engine {
             match group.state {
                 GroupState::Making(_) => return Err(()),
                 GroupState::Active if same && group.has_place() => {
-                    reuse = reuse.or(group.active_link().map(|link| (at, link)));
+                    reuse = reuse.or(group.link_for_next().map(|link| (at, link)));
                 }
                 GroupState::Active | GroupState::Ending(_) => {}
             }
@@ -166,11 +166,11 @@ impl Engine {
         same.or(self.devices.iter().find(|device| device.is_port())).copied()
     }
 
-    pub(super) fn handle_confirm<P: Provider + ?Sized>(
+    pub(super) fn handle_confirm<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
         message: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Taken, Refusal> {
         let confirm = AcceptConfirm::parse(message)?;
         if confirm.kind != MessageType::Confirm {
@@ -255,7 +255,7 @@ impl Engine {
             rkey: rmb.rkey,
             rmbe_index: 1,
             token: socket.id.0,
-            rmbe_size: self.config.rmb_size,
+            rmbe_size: socket.sizes.receive,
             path_mtu: match (kind, link.state) {
                 // The path MTU of both sides is known by then.
                 (MessageType::Confirm, _) | (_, LinkState::Active) => link.path_mtu as u8,

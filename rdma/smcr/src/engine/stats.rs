@@ -44,10 +44,60 @@ pub struct Counters {
     pub links_failed: u64,
     /// Connections moved to another link.
     pub failovers: u64,
+    /// Connections moved back to a link that is up again.
+    pub returned: u64,
+    /// Reads of users, and receive buffers.
+    pub rx: Traffic,
+    /// Writes of users, and send buffers.
+    pub tx: Traffic,
     /// Bytes received.
     pub bytes_received: u64,
     /// Bytes accepted from users.
     pub bytes_sent: u64,
+}
+
+/// Number of size classes in `smcr stats`: up to 8, 16, 32, 64, 128, 256 and 512 KiB, and larger.
+pub const SIZE_CLASSES: usize = 8;
+
+/// Counters of one direction (`smcr stats`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Reads or writes of users that moved bytes.
+    pub requests: u64,
+    /// The same by their bytes.
+    pub by_size: [u64; SIZE_CLASSES],
+    /// Writes that found too little room. Reading: messages of peers whose data filled the receive buffer.
+    pub full: u64,
+    /// Messages to peers whose receive buffer had no room for the rest.
+    pub full_at_peer: u64,
+    /// Buffers that connections got, by size.
+    pub buffers: [u64; SIZE_CLASSES],
+    /// Of these, buffers that another connection had used before.
+    pub reused: u64,
+}
+
+impl Traffic {
+    #[inline]
+    fn class(bytes: u64) -> usize {
+        match bytes {
+            0..=8192 => 0,
+            _ => ((bytes - 1).ilog2() as usize - 12).min(SIZE_CLASSES - 1),
+        }
+    }
+
+    #[inline]
+    pub(super) fn count_request(&mut self, bytes: u64, is_full: bool) {
+        self.full += u64::from(is_full);
+        if bytes > 0 {
+            self.requests += 1;
+            self.by_size[Self::class(bytes)] += 1;
+        }
+    }
+
+    pub(super) fn count_buffer(&mut self, bytes: usize, is_reused: bool) {
+        self.buffers[Self::class(bytes as u64)] += 1;
+        self.reused += u64::from(is_reused);
+    }
 }
 
 impl Counters {
@@ -129,5 +179,26 @@ impl fmt::Display for Notice {
                 write!(f, "SMC-R with {peer} declined {}: {reason}", who(by_peer))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_fall_into_the_classes_of_smcr_stats() {
+        let mut traffic = Traffic::default();
+        for bytes in
+            [0, 1, 8192, 8193, 16 << 10, (16 << 10) + 1, 512 << 10, (512 << 10) + 1, 1 << 30]
+        {
+            traffic.count_request(bytes, false);
+        }
+        assert_eq!(traffic.by_size, [2, 2, 1, 0, 0, 0, 1, 2]);
+        assert_eq!((traffic.requests, traffic.full), (8, 0), "nothing is no request");
+        traffic.count_request(0, true);
+        traffic.count_buffer(64 << 10, true);
+        assert_eq!((traffic.requests, traffic.full, traffic.reused), (8, 1, 1));
+        assert_eq!(traffic.buffers, [0, 0, 0, 1, 0, 0, 0, 0]);
     }
 }

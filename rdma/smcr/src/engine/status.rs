@@ -24,8 +24,12 @@ pub struct SocketStatus {
     pub established: bool,
     /// Number of its link group.
     pub group: Option<u32>,
+    /// Number of its link.
+    pub link: Option<u8>,
     /// Size of its receive buffer, and of the peer's.
     pub buffers: (u32, u32),
+    /// Size of its send buffer, which has memory while data is in it.
+    pub send_buffer: u32,
     /// Bytes received and sent.
     pub bytes: (u64, u64),
     /// Bytes received but not read, and accepted but not sent.
@@ -109,6 +113,8 @@ impl Engine {
     }
 
     fn status_of(&self, s: &super::Socket) -> SocketStatus {
+        let group = s.group.and_then(|group| self.groups.get(group));
+        let link = group.and_then(|group| group.links.get(s.link)?.as_ref());
         SocketStatus {
             id: s.id,
             role: s.role,
@@ -116,8 +122,10 @@ impl Engine {
             local: s.local,
             remote: s.remote,
             established: s.established,
-            group: s.group.and_then(|group| self.groups.get(group)).map(|group| group.id),
+            group: group.map(|group| group.id),
+            link: link.map(|link| link.number),
             buffers: (s.rmb_size, s.peer.size),
+            send_buffer: s.sizes.send,
             bytes: (s.produced, s.sent),
             queued: (s.produced - s.consumed, s.accepted - s.sent),
         }

@@ -2,13 +2,15 @@
 //! smc_tx.c, smc_rx.c).
 
 use super::ids::WorkId;
+use super::spare::Spare;
+use super::stats::Traffic;
 use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket};
-use super::{Engine, EngineContext, SocketId, State};
+use super::{Ctx, Engine, SocketId, State};
+use crate::SmcDevice;
 use crate::wire::cdc::{Cdc, Cursor, End, Producer};
-use alloc::vec::Vec;
 use core::fmt;
 use drivers::hal::Window;
-use verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, RemoteAddress, SendOperation, SendRequest, SendWith};
 
 /// Consumed bytes up to which no window update is sent, however small the buffer.
 const MIN_UPDATE: u64 = 2304;
@@ -76,31 +78,31 @@ impl core::error::Error for RecvError {}
 impl Engine {
     /// Accepts as many of `bytes` as there is room for, and returns their number. If not all, a `WRITABLE` follows. The
     /// next [`Engine::flush`] sends them.
-    pub fn send<P: Provider + ?Sized>(
+    pub fn send<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         bytes: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, SendError> {
         self.take(id, bytes, false, ctx)
     }
 
     /// As [`Engine::send`]; if all bytes are accepted, the last one is urgent.
-    pub fn send_urgent<P: Provider + ?Sized>(
+    pub fn send_urgent<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         bytes: &[u8],
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, SendError> {
         self.take(id, bytes, true, ctx)
     }
 
-    fn take<P: Provider + ?Sized>(
+    fn take<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         bytes: &[u8],
         urgent: bool,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<usize, SendError> {
         let [start, wrapped] = self.reserve(id, bytes.len(), ctx)?;
         let (first, count) = (start.len(), start.len() + wrapped.len());
@@ -115,16 +117,16 @@ impl Engine {
     }
 
     /// Reserves send buffer space for up to `wanted` bytes, which count as written.
-    fn reserve<P: Provider + ?Sized>(
+    fn reserve<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
         wanted: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<[Window; 2], SendError> {
-        let Engine { spare, config, sockets, counters, dirty, .. } = self;
+        let Engine { spare, sockets, counters, dirty, .. } = self;
         let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
         let socket = socket.ok_or(SendError::Closed)?;
-        let parts = reserve(socket, wanted, spare, config.send_buffer, ctx)?;
+        let parts = reserve(socket, wanted, spare, &mut counters.tx, ctx)?;
         let count = parts[0].len() + parts[1].len();
         counters.bytes_sent += count as u64;
         if count > 0 {
@@ -142,16 +144,19 @@ impl Engine {
             .and_then(|()| wrapped.read(0, &mut into[first..count]));
         debug_assert!(read.is_ok(), "no more has arrived than is asked for");
         self.consume(id, count as u64);
+        if count > 0 {
+            self.counters.rx.count_request(count as u64, false);
+        }
         Ok(count)
     }
 
     /// Forwards received bytes to the socket `to`, as far as it has room; otherwise a `WRITABLE` of `to` follows.
     /// Returns `Finished` also when `to` has ended.
-    pub fn forward<P: Provider + ?Sized>(
+    pub fn forward<P: SmcDevice + ?Sized>(
         &mut self,
         from: SocketId,
         to: SocketId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), RecvError> {
         loop {
             // Wrapped bytes are in the second part, which becomes the first one in the next turn.
@@ -169,12 +174,12 @@ impl Engine {
     }
 
     /// Echoes received bytes to their sender: [`Engine::forward`] from a socket to itself.
-    pub fn turn_back<P: Provider + ?Sized>(
+    pub fn turn_back<P: SmcDevice + ?Sized>(
         &mut self,
         id: SocketId,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(), RecvError> {
-        let Engine { spare, config, sockets, counters, dirty, .. } = self;
+        let Engine { spare, sockets, counters, dirty, .. } = self;
         let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
         let socket = socket.ok_or(RecvError::Aborted)?;
         loop {
@@ -182,7 +187,7 @@ impl Engine {
             if piece.is_empty() {
                 return Ok(());
             }
-            let parts = reserve(socket, piece.len(), spare, config.send_buffer, ctx);
+            let parts = reserve(socket, piece.len(), spare, &mut counters.tx, ctx);
             let count = copy(&piece, parts.map_err(RecvError::of)?);
             counters.bytes_sent += count as u64;
             if count > 0 {
@@ -214,8 +219,8 @@ impl Engine {
 
     /// Bytes that can be written now; if there is no room, a `WRITABLE` follows.
     pub fn room(&mut self, id: SocketId) -> usize {
-        let size = u64::from(self.config.send_buffer);
         let Some(socket) = self.socket_mut(id) else { return 0 };
+        let size = u64::from(socket.sizes.send);
         let room = size - (socket.accepted - socket.completed);
         socket.wants_room |= room == 0;
         room as usize
@@ -223,8 +228,9 @@ impl Engine {
 
     /// Bytes that can be written.
     pub fn writable(&self, id: SocketId) -> u64 {
-        let size = u64::from(self.config.send_buffer);
-        self.socket(id).map_or(0, |socket| size - (socket.accepted - socket.completed))
+        let room =
+            |socket: &Socket| u64::from(socket.sizes.send) - (socket.accepted - socket.completed);
+        self.socket(id).map_or(0, room)
     }
 
     /// Counts bytes as read, and sends a window update if one is due.
@@ -239,13 +245,13 @@ impl Engine {
     }
 
     /// Sends a socket's pending data, cursors and end flags.
-    pub(super) fn push<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn push<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         loop {
             let Some(mut socket) = self.sockets.get_mut(key) else { return };
+            if socket.returns.is_some() && socket.sent == socket.completed {
+                self.go_back(key);
+                continue;
+            }
             let Some(group_key) = socket.group.filter(|_| socket.established) else { return };
             let at = socket.link;
             let link = self.groups.get_mut(group_key).and_then(|g| g.links.get_mut(at)?.as_mut());
@@ -264,6 +270,10 @@ impl Engine {
             if let Some(urgent) = socket.tx_urgent {
                 // One CDC message must have its cursor directly behind the urgent byte.
                 length = length.min(urgent - socket.sent);
+            }
+            if socket.returns.is_some() {
+                // Until the data under way is acknowledged.
+                length = 0;
             }
             if length == unsent && (socket.wants_close || socket.wants_shutdown) {
                 self.settle(key);
@@ -287,7 +297,9 @@ impl Engine {
                 // The queue pair has failed: its completions report that.
                 return;
             };
-            let cdc = compose(socket, length, unsent >= window && unsent > 0);
+            let is_blocked = unsent >= window && unsent > 0;
+            self.counters.tx.full_at_peer += u64::from(is_blocked);
+            let cdc = compose(socket, length, is_blocked);
             if post_cdc(socket, link, id, last, &cdc, ctx).is_err() {
                 return;
             }
@@ -304,12 +316,12 @@ impl Engine {
 
 /// Reserves send buffer space for up to `wanted` bytes, which count as written.
 #[inline]
-fn reserve<P: Provider + ?Sized>(
+fn reserve<P: SmcDevice + ?Sized>(
     socket: &mut Socket,
     wanted: usize,
-    spare: &mut Vec<Window>,
-    size: u32,
-    ctx: &mut EngineContext<'_, P>,
+    spare: &mut Spare,
+    counters: &mut Traffic,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<[Window; 2], SendError> {
     if socket.rx_end.is_closed() || socket.state == State::Closed {
         return Err(SendError::Aborted);
@@ -321,8 +333,10 @@ fn reserve<P: Provider + ?Sized>(
     let buffer = match socket.buffer {
         Some(buffer) => buffer,
         None => {
-            let fresh = spare.pop().or_else(|| ctx.arena.alloc(size as usize, 64));
-            *socket.buffer.insert(fresh.ok_or(SendError::NoMemory)?)
+            let (buffer, is_reused) =
+                spare.take(socket.sizes.send, ctx).ok_or(SendError::NoMemory)?;
+            counters.count_buffer(buffer.len(), is_reused);
+            *socket.buffer.insert(buffer)
         }
     };
     // Up to the oldest byte that may have to be retransmitted.
@@ -330,7 +344,9 @@ fn reserve<P: Provider + ?Sized>(
     let count = room.min(wanted as u64);
     let parts = ring(&buffer, socket.accepted, count);
     socket.accepted += count;
-    socket.wants_room |= count < wanted as u64;
+    let is_full = count < wanted as u64;
+    socket.wants_room |= is_full;
+    counters.count_request(count, is_full);
     Ok(parts)
 }
 
@@ -401,12 +417,12 @@ struct Announced {
 /// Prepares the WRITEs for the next `length` bytes. Returns the last one, to be posted together with the CDC message.
 /// If the peer's buffer wraps, posts the one before it here.
 #[inline]
-fn write<P: Provider + ?Sized>(
+fn write<P: SmcDevice + ?Sized>(
     socket: &Socket,
     qp: verbs::QpId,
     id: u64,
     length: u64,
-    ctx: &mut EngineContext<'_, P>,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<Option<Announced>, ()> {
     let Some(buffer) = socket.buffer.filter(|_| length > 0) else { return Ok(None) };
     let size = u64::from(socket.peer.size);
@@ -425,7 +441,7 @@ fn write<P: Provider + ?Sized>(
 }
 
 /// Builds a WRITE request.
-#[inline(always)]
+#[inline]
 fn write_request(id: u64, parts: &[Window], to: RemoteAddress) -> SendRequest<'_> {
     SendRequest {
         id,
@@ -444,18 +460,19 @@ fn may_ack_lazily(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
     !(link.cdc_under_way + 1).is_multiple_of(LAZY_ACKS)
         && 2 * (socket.accepted - socket.completed) <= size
         && !socket.wants_room
+        && socket.returns.is_none()
         && cdc.end.is_empty()
         && !cdc.producer.contains(Producer::FAILOVER)
 }
 
 /// Posts a CDC message behind the WRITE that it announces.
-fn post_cdc<P: Provider + ?Sized>(
+fn post_cdc<P: SmcDevice + ?Sized>(
     socket: &mut Socket,
     link: &mut Link,
     id: u64,
     announced: Option<Announced>,
     cdc: &Cdc,
-    ctx: &mut EngineContext<'_, P>,
+    ctx: &mut Ctx<'_, P>,
 ) -> Result<(), ()> {
     let payload = Payload::Inline(&cdc.emit());
     let request = SendRequest {

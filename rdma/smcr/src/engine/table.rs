@@ -3,11 +3,14 @@
 use super::State;
 use super::config::{Device, address_of};
 use super::devices::SecondaryRegion;
+use super::failover::{Nudge, PendingDelete};
 use super::flow::Flow;
 use super::ids::SocketId;
 use super::peer_buffers::PeerBuffers;
+use super::spare::BufferSizes;
+use crate::SmcDevice;
 use crate::wire::cdc::{End, Producer};
-use crate::wire::llc::{DeleteReason, KeyMove, Order};
+use crate::wire::llc::{KeyMove, Order};
 use crate::wire::{Eid, PeerId, Reason};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,7 +18,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
-use verbs::{PathMtu, PdId, Provider, QpId, RecvRequest, Region};
+use verbs::{PathMtu, PdId, QpId, RecvRequest, Region};
 
 /// Links of a group: two, and a third while one replaces another.
 pub(super) const LINKS: usize = 3;
@@ -147,6 +150,10 @@ pub(super) struct Socket {
     pub member: usize,
     /// Slot of the link in use.
     pub link: usize,
+    /// A failover has moved the connection to this link.
+    pub moved: bool,
+    /// Slot of the link that the connection moves to, once all data that it has sent is acknowledged.
+    pub returns: Option<usize>,
     pub state: State,
     pub established: bool,
     /// Our user has closed, and gets no more events.
@@ -161,6 +168,8 @@ pub(super) struct Socket {
     /// Registrations at the devices of the group's other links.
     pub secondary_regions: Vec<SecondaryRegion>,
     pub rmb_size: u32,
+    /// Sizes of its buffers.
+    pub sizes: BufferSizes,
     /// Listed in `Engine::filled`.
     pub filled: bool,
     /// `produced` at the last search for idle buffers.
@@ -264,6 +273,8 @@ impl Socket {
             group: None,
             member: 0,
             link: 0,
+            moved: false,
+            returns: None,
             state: State::Init,
             established: false,
             released: false,
@@ -272,6 +283,7 @@ impl Socket {
             rmb_pd: PdId(0),
             secondary_regions: Vec::new(),
             rmb_size: 0,
+            sizes: BufferSizes { send: 0, receive: 0 },
             filled: false,
             swept: 0,
             swept_written: 0,
@@ -333,28 +345,6 @@ pub(super) enum GroupState {
     Active,
     /// Ended; its queue pairs remain until this time, to acknowledge the peer's messages.
     Ending(Instant),
-}
-
-/// Schedule of update requests to a peer that holds data back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Nudge {
-    pub at: Instant,
-    /// Pause before `at`.
-    pub pause: Duration,
-    /// Bytes moved in both directions at the last nudge.
-    pub moved: u64,
-}
-
-/// A DELETE_LINK that waits for its answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PendingDelete {
-    /// Number of the deleted link.
-    pub number: u8,
-    pub reason: DeleteReason,
-    /// When it is sent again.
-    pub resend_at: Instant,
-    /// Attempts left.
-    pub attempts_left: u8,
 }
 
 /// A link group: the links to a peer, and the peer's receive buffers.
@@ -503,6 +493,19 @@ impl Link {
         self.pending.pop_front()
     }
 
+    /// Forgets a socket that has moved to another link. What is under way here counts neither as its messages nor as
+    /// its bytes: the socket sends its state, and unacknowledged bytes, again.
+    pub fn disown(&mut self, id: SocketId) {
+        for pending in &mut self.pending {
+            if let Pending::Cdc { socket, .. } = pending
+                && *socket == id
+            {
+                *socket = SocketId::NONE;
+            }
+        }
+        self.waiting.retain(|key| *key != id.key());
+    }
+
     /// The first 44 bytes of receive `n`, which is all of most messages.
     #[inline]
     pub fn head(&self, n: usize) -> Option<[u8; crate::wire::llc::LEN]> {
@@ -519,7 +522,7 @@ impl Link {
     /// Posts a consumed receive again. Cannot fail for lack of room; in the error state its flush is reported as a
     /// completion.
     #[inline]
-    pub fn repost<P: Provider + ?Sized>(&self, id: u64, n: usize, provider: &mut P) {
+    pub fn repost<P: SmcDevice + ?Sized>(&self, id: u64, n: usize, provider: &mut P) {
         if !provider.repost_recv(self.qp, id) {
             let _ = provider.post_recv(self.qp, &RecvRequest { id, into: &self.receive(n) });
         }

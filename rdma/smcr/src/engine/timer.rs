@@ -2,20 +2,19 @@
 //! earliest of its deadlines, so that only expired ones are examined.
 
 use super::table::{GroupState, LinkState, Phase};
-use super::{BATCH, Engine, EngineContext, Ready, Role};
+use super::{BATCH, Ctx, Engine, Ready, Role};
+use crate::SmcDevice;
 use crate::wire::Reason;
 use crate::wire::cdc::End;
 use crate::wire::llc::DeleteReason;
-use drivers::hal::Instant;
+use drivers::hal::{self, Instant};
 use net::Neighbours;
-use softverbs::timers;
-use verbs::Provider;
 
 /// Timers of sockets and of groups.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    pub sockets: timers::Timers,
-    pub groups: timers::Timers,
+    pub sockets: hal::Timers,
+    pub groups: hal::Timers,
 }
 
 impl Engine {
@@ -38,13 +37,13 @@ impl Engine {
     /// When `handle_timeout` is to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let Timers { sockets, groups } = &self.timers;
-        Instant::first([sockets.first(), groups.first(), self.sweep])
+        Instant::first([sockets.first(), groups.first(), self.sweep, self.spare.trim_at])
     }
 
     /// Runs expired timers, a bounded number per call. Returns false if there were none.
-    pub fn handle_timeout<P: Provider + ?Sized>(
+    pub fn handle_timeout<P: SmcDevice + ?Sized>(
         &mut self,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> bool {
         let mut ran = false;
@@ -63,13 +62,17 @@ impl Engine {
             ran = true;
             self.sweep_buffers(ctx);
         }
+        if self.spare.trim_at.is_some_and(|at| at <= ctx.now) {
+            ran = true;
+            self.spare.trim(ctx);
+        }
         ran
     }
 
-    fn socket_timers<P: Provider + ?Sized>(
+    fn socket_timers<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
         self.nudge(key, ctx.now);
@@ -133,10 +136,10 @@ impl Engine {
     }
 
     /// Aborts a socket whose peer has sent a FIN on TCP and then no CLOSED or ABORT in time. Returns true if it did.
-    fn abort_if_end_missing<P: Provider + ?Sized>(
+    fn abort_if_end_missing<P: SmcDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let wait = self.config.end_wait;
         let socket = &mut self.sockets[key];
@@ -162,7 +165,7 @@ impl Engine {
         false
     }
 
-    fn group_timers<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
+    fn group_timers<P: SmcDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let group = &mut self.groups[key];
         match group.state {
             GroupState::Ending(until) if until <= ctx.now => return self.drop_group(key, ctx),
@@ -203,11 +206,11 @@ impl Engine {
         self.remake_link(key, ctx);
     }
 
-    fn link_timers<P: Provider + ?Sized>(
+    fn link_timers<P: SmcDevice + ?Sized>(
         &mut self,
         group: usize,
         at: usize,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let (test_link, timeout) = (self.config.test_link, self.config.confirm_wait.1);
         let Some(link) = self.groups.get_mut(group).and_then(|g| g.links[at].as_mut()) else {

@@ -7,7 +7,7 @@ use crate::wire::cdc::{self, Cdc};
 use crate::wire::llc::{Body, LEN, Llc, Order};
 use core::time::Duration;
 use std::vec::Vec;
-use verbs::{Payload, Provider, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, Provider, RegionsOnDemand, SendOperation, SendRequest, SendWith};
 
 impl World {
     /// Opens a TCP connection that the test carries. Returns its sockets, by host.
@@ -107,6 +107,6 @@ impl World {
     /// Bytes of a host's memory that are free, or in the receive buffer pool.
     pub fn free(&self, n: usize) -> usize {
         let size = 16 << 10 << self.hosts[n].engine.config().rmb_size;
-        self.hosts[n].arena.available() + self.hosts[n].roce.odp_pool() * size
+        self.hosts[n].arena.available() + self.hosts[n].roce.odp_pool(size) * size
     }
 }

@@ -4,7 +4,7 @@
 use core::net::IpAddr;
 use core::ops::{Deref, DerefMut};
 use drivers::hal::{Instant, Window};
-use rand_core::RngCore;
+use rand_core::Rng;
 use roce::Roce;
 use std::collections::HashMap;
 use verbs::*;
@@ -61,21 +61,22 @@ impl DerefMut for Cards {
 /// Forwards verbs to RoCE.
 macro_rules! of_roce {
     (
+        $of:ident
         reads { $(fn $r:ident($($ra:ident: $rt:ty),*) -> $rr:ty;)* }
         does { $(fn $d:ident($($da:ident: $dt:ty),*) -> $dr:ty;)* }
     ) => {
         $(fn $r(&self, $($ra: $rt),*) -> $rr {
-            Provider::$r(&self.roce, $($ra),*)
+            $of::$r(&self.roce, $($ra),*)
         })*
         $(fn $d(&mut self, $($da: $dt),*) -> $dr {
-            Provider::$d(&mut self.roce, $($da),*)
+            $of::$d(&mut self.roce, $($da),*)
         })*
     };
 }
 
 type Done<T> = Result<T, VerbsError>;
 
-impl Provider for Cards {
+impl MemoryVerbs for Cards {
     fn alloc_pd(&mut self) -> Done<PdId> {
         let pd = self.roce.alloc_pd()?;
         if self.kind != Kind::OneDevice {
@@ -102,7 +103,7 @@ impl Provider for Cards {
         pd: PdId,
         memory: Window,
         access: Access,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Done<Region> {
         if let Some(left) = self.refuse {
             self.refuse = left.checked_sub(1);
@@ -121,12 +122,22 @@ impl Provider for Cards {
         Ok(())
     }
 
-    fn register_on_demand(
-        &mut self,
-        pd: PdId,
-        length: usize,
-        rng: &mut dyn RngCore,
-    ) -> Done<Region> {
+    of_roce! {
+        MemoryVerbs
+        reads {}
+        does {
+            fn rotate_key(region: MrId, rng: &mut dyn Rng) -> Done<u32>;
+            fn remap(region: MrId, memory: Window, rng: &mut dyn Rng) -> Done<Region>;
+            fn revoke_key(region: MrId) -> Done<()>;
+            fn register_chunks(pd: PdId, count: u16, size: u32, memory: Option<Window>, rng: &mut dyn Rng) -> Done<ChunkedRegion>;
+            fn chunk_key(region: MrId, chunk: u16) -> Done<u32>;
+            fn rotate_chunk_key(region: MrId, chunk: u16, request: KeyRequest, rng: &mut dyn Rng) -> Done<KeyChange<u32>>;
+        }
+    }
+}
+
+impl RegionsOnDemand for Cards {
+    fn register_on_demand(&mut self, pd: PdId, length: usize, rng: &mut dyn Rng) -> Done<Region> {
         match self.kind {
             Kind::Cards => Err(VerbsError::Invalid),
             Kind::OneDevice | Kind::CardsOnDemand => {
@@ -138,28 +149,35 @@ impl Provider for Cards {
     }
 
     of_roce! {
+        RegionsOnDemand
+        reads {
+            fn odp_pool(length: usize) -> usize;
+            fn on_demand_memory(region: MrId) -> Option<(Window, u64)>;
+        }
+        does {
+            fn add_to_odp_pool(memory: Window) -> ();
+            fn take_on_demand_memory(region: MrId) -> Option<Window>;
+        }
+    }
+}
+
+impl Provider for Cards {
+    of_roce! {
+        Provider
         reads {
             fn attributes() -> DeviceAttributes;
             fn qp_number(qp: QpId) -> Done<u32>;
             fn qp_state(qp: QpId) -> Done<QpState>;
             fn failed_by_itself(qp: QpId) -> bool;
             fn poll_timeout() -> Option<Instant>;
-            fn odp_pool() -> usize;
-            fn on_demand_memory(region: MrId) -> Option<(Window, u64)>;
         }
         does {
-            fn rotate_key(region: MrId, rng: &mut dyn RngCore) -> Done<u32>;
-            fn remap(region: MrId, memory: Window, rng: &mut dyn RngCore) -> Done<Region>;
-            fn revoke_key(region: MrId) -> Done<()>;
-            fn register_chunks(pd: PdId, count: u16, size: u32, memory: Option<Window>, rng: &mut dyn RngCore) -> Done<ChunkedRegion>;
-            fn chunk_key(region: MrId, chunk: u16) -> Done<u32>;
-            fn rotate_chunk_key(region: MrId, chunk: u16, request: KeyRequest, rng: &mut dyn RngCore) -> Done<KeyChange<u32>>;
             fn create_cq(depth: u32) -> Done<CqId>;
             fn destroy_cq(cq: CqId) -> Done<()>;
             fn poll_cq(cq: CqId) -> Option<Completion>;
             fn watch_cq(cq: CqId, number: u32) -> ();
             fn next_watched() -> Option<u32>;
-            fn create_qp(init: &QpInit, rng: &mut dyn RngCore) -> Done<QpId>;
+            fn create_qp(init: &QpInit, rng: &mut dyn Rng) -> Done<QpId>;
             fn ready_to_receive(qp: QpId, peer: &ReadyToReceive) -> Done<()>;
             fn ready_to_send(qp: QpId, to: &ReadyToSend) -> Done<()>;
             fn fail_qp(qp: QpId) -> Done<()>;
@@ -173,8 +191,6 @@ impl Provider for Cards {
             fn writes_precede_send(qp: QpId) -> ();
             fn poll_event() -> Option<AsyncEvent>;
             fn handle_timeout(now: Instant) -> ();
-            fn add_to_odp_pool(memory: Window) -> ();
-            fn take_on_demand_memory(region: MrId) -> Option<Window>;
         }
     }
 }

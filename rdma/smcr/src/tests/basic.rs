@@ -5,7 +5,7 @@ use crate::testing::{World, config, device, ip, pattern};
 use crate::wire::{AcceptConfirm, Eid, Reason};
 use core::time::Duration;
 use std::vec::Vec;
-use verbs::Provider;
+use verbs::RegionsOnDemand;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -400,7 +400,7 @@ fn an_idle_connection_has_no_receive_buffer() {
     let mut w = World::new(21);
     let ids = w.established();
     let free = |w: &World, host: usize| {
-        w.hosts[host].arena.available() + w.hosts[host].roce.odp_pool() * (16 << 10)
+        w.hosts[host].arena.available() + w.hosts[host].roce.odp_pool(16 << 10) * (16 << 10)
     };
     // Warms up: spare send buffers are kept from here on.
     w.transfer(1, ids, b"first", 100);

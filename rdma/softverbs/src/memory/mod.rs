@@ -17,9 +17,12 @@ use super::pool::Pool;
 use alloc::vec::Vec;
 use drivers::hal::{Through, Window};
 use keys::Keys;
-use rand_core::RngCore;
+use rand_core::Rng;
 use region::{Arrival, Backing, ChunkKeys, Registration};
-use verbs::{Access, ChunkedRegion, MrId, PdId, Region, RemoteAddress, VerbsError};
+use verbs::{
+    Access, ChunkedRegion, KeyChange, KeyRequest, MemoryVerbs, MrId, PdId, Region, RemoteAddress,
+    VerbsError,
+};
 
 /// Why a peer's request for memory is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +94,7 @@ impl Memory {
     }
 
     /// Remote address of `memory`: in a random page, so that peers learn nothing of its bus address, unless it is lent.
-    fn address_of(&self, memory: &Window, rng: &mut dyn RngCore) -> u64 {
+    fn address_of(&self, memory: &Window, rng: &mut dyn Rng) -> u64 {
         match &self.lent {
             Some((lent, address)) if lent.contains(memory) => {
                 address + (memory.bus_address() - lent.bus_address())
@@ -119,23 +122,6 @@ impl Memory {
         self.is_passed_on = true;
     }
 
-    /// Makes a protection domain.
-    pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.domains.insert(|_| 0).map(PdId).ok_or(VerbsError::NoRoom)
-    }
-
-    /// Destroys a protection domain without users.
-    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        match self.domains.get(pd.0) {
-            None => Err(VerbsError::NoSuchObject),
-            Some(0) => {
-                self.domains.remove(pd.0);
-                Ok(())
-            }
-            Some(_) => Err(VerbsError::Busy),
-        }
-    }
-
     /// Counts a user of a domain.
     pub fn hold_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
         *self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)? += 1;
@@ -147,58 +133,6 @@ impl Memory {
         if let Some(users) = self.domains.get_mut(pd.0) {
             *users -= 1;
         }
-    }
-
-    /// Registers `memory` under a fresh key. Its remote address is in a random page, so that peers learn nothing of its
-    /// bus address.
-    pub fn register(
-        &mut self,
-        pd: PdId,
-        memory: Window,
-        access: Access,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        let address = self.address_of(&memory, rng);
-        let (backing, chunk) = (Backing::Fixed(memory), memory.len());
-        let keys = ChunkKeys::One(0);
-        let id = self.insert(Registration { pd, backing, access, address, chunk, keys }, 1)?;
-        let rkey = self.rotate_key(id, 0, rng)?;
-        Ok(Region { id, rkey, address, memory })
-    }
-
-    /// Registers `count` chunks of `size` bytes for RDMA WRITE, each under its own key: in `memory`, or on demand.
-    pub fn register_chunks(
-        &mut self,
-        pd: PdId,
-        count: u16,
-        size: u32,
-        memory: Option<Window>,
-        rng: &mut dyn RngCore,
-    ) -> Result<ChunkedRegion, VerbsError> {
-        let chunk = size as usize;
-        if memory.is_some_and(|memory| memory.len() < usize::from(count) * chunk) {
-            return Err(VerbsError::Invalid);
-        }
-        let address = match memory {
-            Some(memory) if self.lent.is_some_and(|(lent, _)| lent.contains(&memory)) => {
-                self.address_of(&memory, rng)
-            }
-            _ => random_page(rng),
-        };
-        let on_demand = || Backing::OnDemand(alloc::vec![Arrival::default(); count.into()]);
-        let registration = Registration {
-            pd,
-            backing: memory.map_or_else(on_demand, Backing::Fixed),
-            access: Access::REMOTE_WRITE,
-            address,
-            chunk,
-            keys: ChunkKeys::Many(alloc::vec![0; count.into()]),
-        };
-        let id = self.insert(registration, usize::from(count))?;
-        for chunk in 0..count {
-            self.rotate_key(id, chunk, rng)?;
-        }
-        Ok(ChunkedRegion { id, address })
     }
 
     fn insert(&mut self, registration: Registration, keys: usize) -> Result<MrId, VerbsError> {
@@ -216,12 +150,7 @@ impl Memory {
 
     /// Revokes the key of a chunk and gives it a fresh one.
     #[inline]
-    pub fn rotate_key(
-        &mut self,
-        id: MrId,
-        chunk: u16,
-        rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError> {
+    fn rotate(&mut self, id: MrId, chunk: u16, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
         let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let place = region.keys.get_mut(chunk).ok_or(VerbsError::Invalid)?;
         if *place != 0 {
@@ -229,60 +158,6 @@ impl Memory {
         }
         *place = self.keys.draw(HandleTable::<Registration>::index(id.0) as u16, chunk, rng);
         Ok(*place)
-    }
-
-    /// Maps a region to other memory, under a fresh key.
-    pub fn remap(
-        &mut self,
-        id: MrId,
-        memory: Window,
-        rng: &mut dyn RngCore,
-    ) -> Result<Region, VerbsError> {
-        let address = self.address_of(&memory, rng);
-        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        if let ChunkKeys::Many(_) = region.keys {
-            return Err(VerbsError::Invalid);
-        }
-        region.backing = Backing::Fixed(memory);
-        region.chunk = memory.len();
-        region.address = address;
-        let rkey = self.rotate_key(id, 0, rng)?;
-        Ok(Region { id, rkey, address, memory })
-    }
-
-    /// The key of a chunk.
-    pub fn key(&mut self, id: MrId, chunk: u16) -> Result<u32, VerbsError> {
-        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        region.keys.get_mut(chunk).map(|key| *key).ok_or(VerbsError::Invalid)
-    }
-
-    /// Revokes the keys of the region.
-    pub fn revoke_key(&mut self, id: MrId) -> Result<(), VerbsError> {
-        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
-        for key in region.keys.as_mut_slice() {
-            if *key != 0 {
-                self.keys.remove(*key);
-                *key = 0;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a registration.
-    pub fn deregister(&mut self, id: MrId) -> Result<(), VerbsError> {
-        self.revoke_key(id)?;
-        let region = self.regions.remove(id.0).ok_or(VerbsError::NoSuchObject)?;
-        match region.backing {
-            Backing::Fixed(_) => {}
-            Backing::OnDemand(arrivals) => {
-                for block in arrivals.into_iter().filter_map(|arrival| arrival.block) {
-                    self.pool.retire(block, Through::Any);
-                }
-            }
-            Backing::OnDemandRegion(mut lazy) => self.odp_pool.extend(lazy.take()),
-        }
-        self.release_pd(region.pd);
-        Ok(())
     }
 
     /// The region and chunk of a peer's key.
@@ -329,7 +204,133 @@ impl Memory {
     }
 }
 
+impl MemoryVerbs for Memory {
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.domains.insert(|_| 0).map(PdId).ok_or(VerbsError::NoRoom)
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        match self.domains.get(pd.0) {
+            None => Err(VerbsError::NoSuchObject),
+            Some(0) => {
+                self.domains.remove(pd.0);
+                Ok(())
+            }
+            Some(_) => Err(VerbsError::Busy),
+        }
+    }
+
+    fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn Rng,
+    ) -> Result<Region, VerbsError> {
+        let address = self.address_of(&memory, rng);
+        let (backing, chunk) = (Backing::Fixed(memory), memory.len());
+        let keys = ChunkKeys::One(0);
+        let id = self.insert(Registration { pd, backing, access, address, chunk, keys }, 1)?;
+        let rkey = self.rotate(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory })
+    }
+
+    fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn Rng,
+    ) -> Result<ChunkedRegion, VerbsError> {
+        let chunk = size as usize;
+        if memory.is_some_and(|memory| memory.len() < usize::from(count) * chunk) {
+            return Err(VerbsError::Invalid);
+        }
+        let address = match memory {
+            Some(memory) if self.lent.is_some_and(|(lent, _)| lent.contains(&memory)) => {
+                self.address_of(&memory, rng)
+            }
+            _ => random_page(rng),
+        };
+        let on_demand = || Backing::OnDemand(alloc::vec![Arrival::default(); count.into()]);
+        let registration = Registration {
+            pd,
+            backing: memory.map_or_else(on_demand, Backing::Fixed),
+            access: Access::REMOTE_WRITE,
+            address,
+            chunk,
+            keys: ChunkKeys::Many(alloc::vec![0; count.into()]),
+        };
+        let id = self.insert(registration, usize::from(count))?;
+        for chunk in 0..count {
+            self.rotate(id, chunk, rng)?;
+        }
+        Ok(ChunkedRegion { id, address })
+    }
+
+    fn rotate_key(&mut self, id: MrId, rng: &mut dyn Rng) -> Result<u32, VerbsError> {
+        self.rotate(id, 0, rng)
+    }
+
+    fn remap(&mut self, id: MrId, memory: Window, rng: &mut dyn Rng) -> Result<Region, VerbsError> {
+        let address = self.address_of(&memory, rng);
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        if let ChunkKeys::Many(_) = region.keys {
+            return Err(VerbsError::Invalid);
+        }
+        region.backing = Backing::Fixed(memory);
+        region.chunk = memory.len();
+        region.address = address;
+        let rkey = self.rotate(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory })
+    }
+
+    fn chunk_key(&mut self, id: MrId, chunk: u16) -> Result<u32, VerbsError> {
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        region.keys.get_mut(chunk).map(|key| *key).ok_or(VerbsError::Invalid)
+    }
+
+    fn revoke_key(&mut self, id: MrId) -> Result<(), VerbsError> {
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        for key in region.keys.as_mut_slice() {
+            if *key != 0 {
+                self.keys.remove(*key);
+                *key = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn deregister(&mut self, id: MrId) -> Result<(), VerbsError> {
+        self.revoke_key(id)?;
+        let region = self.regions.remove(id.0).ok_or(VerbsError::NoSuchObject)?;
+        match region.backing {
+            Backing::Fixed(_) => {}
+            Backing::OnDemand(arrivals) => {
+                for block in arrivals.into_iter().filter_map(|arrival| arrival.block) {
+                    self.pool.retire(block, Through::Any);
+                }
+            }
+            Backing::OnDemandRegion(mut lazy) => self.odp_pool.extend(lazy.take()),
+        }
+        self.release_pd(region.pd);
+        Ok(())
+    }
+
+    #[inline]
+    fn rotate_chunk_key(
+        &mut self,
+        id: MrId,
+        chunk: u16,
+        _: KeyRequest,
+        rng: &mut dyn Rng,
+    ) -> Result<KeyChange<u32>, VerbsError> {
+        self.rotate(id, chunk, rng).map(KeyChange::Done)
+    }
+}
+
 /// Address of a random page, so that peers learn nothing of where memory lies.
-fn random_page(rng: &mut dyn RngCore) -> u64 {
+fn random_page(rng: &mut dyn Rng) -> u64 {
     rng.next_u64() & 0x0000_7fff_ffff_f000
 }

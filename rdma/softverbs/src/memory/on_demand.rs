@@ -4,30 +4,9 @@ use super::region::{Arrival, Backing};
 use super::{Grant, Memory, Refusal};
 use crate::pool::{Block, Pool};
 use drivers::hal::{Through, Window};
-use verbs::{Access, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
+use verbs::{Access, ChunksOnDemand, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
 
 impl Memory {
-    /// Provides the memory for chunks on demand, once, for WRITEs of up to `largest` bytes.
-    pub fn give(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
-        if self.pool.capacity() > 0 {
-            return Err(VerbsError::Invalid);
-        }
-        self.pool = Pool::new(memory, largest);
-        self.pool.wait_for_ports(self.ports);
-        Ok(())
-    }
-
-    /// Use of that memory; None if there is none.
-    pub fn on_demand(&self) -> Option<OnDemandStatus> {
-        let pool = &self.pool;
-        (pool.capacity() > 0).then(|| OnDemandStatus {
-            capacity: pool.capacity(),
-            available: pool.available(),
-            lowest: pool.counters.lowest,
-            short: pool.counters.short,
-        })
-    }
-
     /// Begins a WRITE of `length` bytes: checks all of it. A chunk on demand gets memory for it.
     #[inline]
     pub fn begin_write(
@@ -76,6 +55,7 @@ impl Memory {
     }
 
     /// Destination of the next `length` bytes of a WRITE, `done` bytes behind its beginning with `grant`.
+    // Inlined with the rest of the receive path: 186 instructions a packet instead of 256 (`bench roce`).
     #[inline(always)]
     pub fn go_on(
         &mut self,
@@ -132,19 +112,42 @@ impl Memory {
         window.ok_or(Refusal::Range)
     }
 
-    /// Takes the bytes that a peer wrote to a chunk on demand: their offset in the chunk, and their memory. Peers
-    /// cannot write there until `release_chunk`. None if the chunk is empty.
+    /// Detaches the block of a taken chunk.
+    pub fn detach_chunk(&mut self, id: MrId, chunk: u16) -> Option<Block> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
+        core::mem::take(arrival).block
+    }
+}
+
+impl ChunksOnDemand for Memory {
+    fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
+        if self.pool.capacity() > 0 {
+            return Err(VerbsError::Invalid);
+        }
+        self.pool = Pool::new(memory, largest);
+        self.pool.wait_for_ports(self.ports);
+        Ok(())
+    }
+
+    fn on_demand(&self) -> Option<OnDemandStatus> {
+        let pool = &self.pool;
+        (pool.capacity() > 0).then(|| OnDemandStatus {
+            capacity: pool.capacity(),
+            available: pool.available(),
+            lowest: pool.counters.lowest,
+            short: pool.counters.short,
+        })
+    }
+
     #[inline]
-    pub fn take_chunk(&mut self, id: MrId, chunk: u16) -> Option<(usize, Window)> {
+    fn take_chunk(&mut self, id: MrId, chunk: u16) -> Option<(usize, Window)> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk)?;
         let window = self.pool.window(arrival.block?);
         (arrival.taken, arrival.age) = (true, 0);
         Some((arrival.start as usize, window.slice(0, arrival.written as usize)?))
     }
 
-    /// Extends the memory of a taken chunk down to its first byte; None if no memory is free. The bytes that the peer
-    /// did not write are zeroed, because other chunks left their contents there.
-    pub fn back_chunk(&mut self, id: MrId, chunk: u16) -> Option<Window> {
+    fn back_chunk(&mut self, id: MrId, chunk: u16) -> Option<Window> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
         let (old, start) = (arrival.block?, arrival.start as usize);
         let length = start + arrival.written as usize;
@@ -154,6 +157,7 @@ impl Memory {
             let window = self.pool.window(block);
             // It fits: the block was allocated for this length.
             let _ = window.write_window(start, &written);
+            // The bytes that the peer did not write are zeroed, because other chunks left their contents there.
             window.slice(0, start)?.fill(0);
             self.pool.free(old);
             let block = Some(block);
@@ -162,9 +166,7 @@ impl Memory {
         self.pool.window(arrival.block?).slice(0, length)
     }
 
-    /// Increments the age of each chunk of a region that a peer wrote and the owner has not taken. Returns the highest
-    /// age; 0 if there is none.
-    pub fn age_chunks(&mut self, id: MrId) -> u8 {
+    fn age_chunks(&mut self, id: MrId) -> u8 {
         let Some(Backing::OnDemand(arrivals)) = self.regions.get_mut(id.0).map(|r| &mut r.backing)
         else {
             return 0;
@@ -177,16 +179,10 @@ impl Memory {
         aged.max().unwrap_or(0)
     }
 
-    /// Detaches the block of a taken chunk.
-    pub fn detach_chunk(&mut self, id: MrId, chunk: u16) -> Option<Block> {
-        let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
-        core::mem::take(arrival).block
-    }
-
-    /// Returns the memory of a taken chunk to the pool. Where our own queue pairs send requests, as those to other
-    /// servers do, a port may still be sending from it.
-    pub fn release_chunk(&mut self, id: MrId, chunk: u16) {
+    fn release_chunk(&mut self, id: MrId, chunk: u16) {
         if let Some(block) = self.detach_chunk(id, chunk) {
+            // Where our own queue pairs send requests, as those to other servers do, a port may still be sending from
+            // it.
             match self.is_passed_on {
                 true => self.pool.retire(block, Through::Any),
                 false => self.pool.free(block),

@@ -4,13 +4,15 @@ use super::region::{Backing, ChunkKeys, Registration};
 use super::{Memory, Refusal, random_page};
 use alloc::vec::Vec;
 use drivers::hal::Window;
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{Access, MrId, PdId, Region, VerbsError};
 
 /// Memory that the pool provides with a peer's first byte.
 #[derive(Debug, Default)]
 pub(super) struct OnDemandRegion {
     pub(super) memory: Option<Window>,
+    /// Bytes of the region.
+    pub(super) length: usize,
     /// Number of bytes that peers wrote so far, or were granted to write.
     pub(super) written: u64,
     /// End of the bytes ever written to this memory.
@@ -26,13 +28,18 @@ impl OnDemandRegion {
         pool: &mut Vec<Window>,
     ) -> Result<Window, Refusal> {
         if self.memory.is_none() {
-            self.memory = pool.pop();
+            self.memory = self.fitting(pool).map(|place| pool.swap_remove(place));
         }
         let memory = self.memory.ok_or(Refusal::NoMemory)?;
         let window = memory.slice(offset, length).ok_or(Refusal::Range)?;
         self.written += length as u64;
         self.top = self.top.max(offset + length);
         Ok(window)
+    }
+
+    /// Place of the last memory in the pool that is as long as the region.
+    fn fitting(&self, pool: &[Window]) -> Option<usize> {
+        pool.iter().rposition(|memory| memory.len() == self.length)
     }
 
     /// Detaches its memory, zeroed.
@@ -51,13 +58,16 @@ impl Memory {
         &mut self,
         pd: PdId,
         length: usize,
-        rng: &mut dyn RngCore,
+        rng: &mut dyn Rng,
     ) -> Result<Region, VerbsError> {
         let address = random_page(rng);
         let id = self.insert(
             Registration {
                 pd,
-                backing: Backing::OnDemandRegion(OnDemandRegion::default()),
+                backing: Backing::OnDemandRegion(OnDemandRegion {
+                    length,
+                    ..OnDemandRegion::default()
+                }),
                 access: Access::REMOTE_WRITE,
                 address,
                 chunk: length,
@@ -65,7 +75,7 @@ impl Memory {
             },
             1,
         )?;
-        let rkey = self.rotate_key(id, 0, rng)?;
+        let rkey = self.rotate(id, 0, rng)?;
         Ok(Region { id, rkey, address, memory: Window::empty() })
     }
 
@@ -74,9 +84,9 @@ impl Memory {
         self.odp_pool.push(memory);
     }
 
-    /// Number of regions that the pool can still provide with memory.
-    pub fn odp_pool(&self) -> usize {
-        self.odp_pool.len()
+    /// Number of pieces of `length` bytes in the pool.
+    pub fn odp_pool(&self, length: usize) -> usize {
+        self.odp_pool.iter().filter(|memory| memory.len() == length).count()
     }
 
     /// The memory of an on-demand region, if it has any, and how many bytes peers have written to it.

@@ -3,6 +3,7 @@ use crate::pool::Pool;
 use drivers::hal::Arena;
 use netsim::Rng;
 use std::vec::Vec;
+use verbs::ChunksOnDemand;
 
 const WRITE: Access = Access::REMOTE_WRITE;
 
@@ -23,7 +24,7 @@ fn peers_reach_only_granted_bytes() {
     assert_eq!(memory.check(other, WRITE, at(0, key), 1).unwrap_err(), Refusal::OtherDomain);
     let read = Access::REMOTE_READ;
     assert_eq!(memory.check(pd, read, at(0, key), 1).unwrap_err(), Refusal::Access);
-    let fresh = memory.rotate_key(region.id, 0, &mut rng).unwrap();
+    let fresh = memory.rotate(region.id, 0, &mut rng).unwrap();
     assert_eq!(memory.check(pd, WRITE, at(0, key), 1).unwrap_err(), Refusal::UnknownKey);
     assert!(memory.check(pd, WRITE, at(0, fresh), 1).is_ok());
     assert_eq!(memory.invalidate(other, fresh), Err(Refusal::OtherDomain));
@@ -55,7 +56,7 @@ fn on_demand_region_gets_memory_with_the_first_write() {
     assert_eq!(memory.write(pd, at(4000), 97).unwrap_err(), Refusal::Range);
     assert_eq!(memory.write(pd, at(96), 1000).unwrap().len(), 1000);
     assert_eq!(memory.write(pd, at(0), 10).unwrap().len(), 10);
-    assert_eq!(memory.odp_pool(), 0);
+    assert_eq!(memory.odp_pool(4096), 0);
     assert_eq!(memory.on_demand_memory(region.id).unwrap().1, 1010);
     assert_eq!(memory.check(pd, WRITE, at(0), 1).unwrap_err(), Refusal::Range);
     window.write(0, &[7; 1096]).unwrap();
@@ -74,7 +75,16 @@ fn on_demand_region_gets_memory_with_the_first_write() {
     memory.add_to_odp_pool(window);
     memory.write(pd, at(0), 10).unwrap();
     memory.deregister(region.id).unwrap();
-    assert_eq!(memory.odp_pool(), 1);
+    assert_eq!((memory.odp_pool(4096), memory.odp_pool(8192)), (1, 0));
+    // A region takes memory of its own length.
+    let longer = memory.register_on_demand(pd, 8192, &mut rng).unwrap();
+    let to = RemoteAddress { address: longer.address, rkey: longer.rkey };
+    assert_eq!(memory.write(pd, to, 10).unwrap_err(), Refusal::NoMemory);
+    memory.add_to_odp_pool(arena.alloc(8192, 4096).unwrap());
+    memory.write(pd, to, 8192).unwrap();
+    assert_eq!((memory.odp_pool(4096), memory.odp_pool(8192)), (1, 0));
+    memory.deregister(longer.id).unwrap();
+    assert_eq!((memory.odp_pool(4096), memory.odp_pool(8192)), (1, 1));
     assert_eq!(memory.dealloc_pd(pd), Ok(()));
 }
 
@@ -89,7 +99,7 @@ fn chunk_on_demand_exposes_only_written_bytes() {
     memory.pool = Pool::new(pool, 8192);
     let pd = memory.alloc_pd().unwrap();
     let region = memory.register_chunks(pd, 2, 8192, None, &mut rng).unwrap();
-    let key = memory.key(region.id, 1).unwrap();
+    let key = memory.chunk_key(region.id, 1).unwrap();
     let at = |offset: u64| RemoteAddress { address: region.address + 8192 + offset, rkey: key };
     assert!(memory.take_chunk(region.id, 1).is_none());
     assert_eq!(memory.begin_write(pd, at(8000), 193).unwrap_err(), Refusal::Range);
@@ -126,11 +136,11 @@ fn chunk_on_demand_exposes_only_written_bytes() {
 
     memory.begin_write(pd, at(0), 8192).unwrap();
     let short = memory.pool.counters.short;
-    let other = memory.key(region.id, 0).unwrap();
+    let other = memory.chunk_key(region.id, 0).unwrap();
     let other = RemoteAddress { address: region.address, rkey: other };
     memory.begin_write(pd, other, 8192).unwrap();
     let more = memory.register_chunks(pd, 2, 8192, None, &mut rng).unwrap();
-    let keys = [0, 1].map(|n| memory.key(more.id, n).unwrap());
+    let keys = [0, 1].map(|n| memory.chunk_key(more.id, n).unwrap());
     let first = RemoteAddress { address: more.address, rkey: keys[0] };
     let second = RemoteAddress { address: more.address + 8192, rkey: keys[1] };
     memory.begin_write(pd, first, 8192).unwrap();
@@ -154,17 +164,17 @@ fn grant_is_valid_until_its_key_is_revoked() {
     let pd = memory.alloc_pd().unwrap();
     let window = arena.alloc(8192, 4096).unwrap();
     let region = memory.register_chunks(pd, 2, 4096, Some(window), &mut rng).unwrap();
-    let key = memory.key(region.id, 1).unwrap();
+    let key = memory.chunk_key(region.id, 1).unwrap();
     let at = |offset: u64| RemoteAddress { address: region.address + 4096 + offset, rkey: key };
     let grant = memory.begin_write(pd, at(96), 4000).unwrap();
     let bus = window.bus_address() + 4096 + 96;
     let next = memory.go_on(&grant, 1000, pd, at(1096), 1000).unwrap();
     assert_eq!((next.bus_address(), next.len()), (bus + 1000, 1000));
     assert!(memory.go_on(&grant, 3000, pd, at(3096), 1001).is_err(), "beyond the grant");
-    memory.rotate_key(region.id, 0, &mut rng).unwrap();
+    memory.rotate(region.id, 0, &mut rng).unwrap();
     let next = memory.go_on(&grant, 2000, pd, at(2096), 1000).unwrap();
     assert_eq!(next.bus_address(), bus + 2000, "another chunk's key does not matter");
-    memory.rotate_key(region.id, 1, &mut rng).unwrap();
+    memory.rotate(region.id, 1, &mut rng).unwrap();
     let refused = memory.go_on(&grant, 3000, pd, at(3096), 1000).unwrap_err();
     assert_eq!(refused, Refusal::UnknownKey);
 }
@@ -186,14 +196,14 @@ fn chunks_need_their_memory_and_their_keys() {
     let five = register(&mut memory, 5, 5120).unwrap();
     assert_eq!(register(&mut memory, 4, 8192), Err(VerbsError::NoRoom), "nine keys");
     let three = register(&mut memory, 3, 8192).unwrap();
-    let mut keys: Vec<u32> = (0..5).map(|n| memory.key(five.id, n).unwrap()).collect();
-    keys.extend((0..3).map(|n| memory.key(three.id, n).unwrap()));
+    let mut keys: Vec<u32> = (0..5).map(|n| memory.chunk_key(five.id, n).unwrap()).collect();
+    keys.extend((0..3).map(|n| memory.chunk_key(three.id, n).unwrap()));
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 8, "each chunk has its own key");
-    assert_eq!(memory.key(three.id, 3), Err(VerbsError::Invalid));
+    assert_eq!(memory.chunk_key(three.id, 3), Err(VerbsError::Invalid));
     memory.deregister(five.id).unwrap();
-    assert_eq!(memory.key(five.id, 0), Err(VerbsError::NoSuchObject));
+    assert_eq!(memory.chunk_key(five.id, 0), Err(VerbsError::NoSuchObject));
     memory.deregister(three.id).unwrap();
     // Refused registrations left no user of the domain.
     assert_eq!(memory.dealloc_pd(pd), Ok(()));
@@ -271,12 +281,12 @@ fn on_demand(rng: &mut Rng) -> (Memory, PdId, MrId, [RemoteAddress; 2]) {
     let mut arena = Arena::on_heap(1 << 16);
     let mut memory = Memory::new(1, 4, 16);
     assert_eq!(memory.on_demand(), None, "no memory yet");
-    memory.give(arena.alloc(16 << 10, 4096).unwrap(), 4096).unwrap();
+    memory.give_memory(arena.alloc(16 << 10, 4096).unwrap(), 4096).unwrap();
     let pd = memory.alloc_pd().unwrap();
     let region = memory.register_chunks(pd, 2, 4096, None, rng).unwrap();
     let at = [0, 1].map(|n| RemoteAddress {
         address: region.address + u64::from(n) * 4096,
-        rkey: memory.key(region.id, n).unwrap(),
+        rkey: memory.chunk_key(region.id, n).unwrap(),
     });
     (memory, pd, region.id, at)
 }
@@ -286,7 +296,7 @@ fn memory_on_demand_is_given_once_and_counted() {
     let mut rng = Rng::new(9);
     let (mut memory, pd, region, at) = on_demand(&mut rng);
     let again = Arena::on_heap(1 << 16).alloc(4096, 4096).unwrap();
-    assert_eq!(memory.give(again, 4096), Err(VerbsError::Invalid));
+    assert_eq!(memory.give_memory(again, 4096), Err(VerbsError::Invalid));
     let status = |memory: &Memory| memory.on_demand().unwrap();
     assert_eq!((status(&memory).capacity, status(&memory).available), (16 << 10, 16 << 10));
     memory.begin_write(pd, at[0], 4096).unwrap();

@@ -5,9 +5,11 @@ use drivers::driver::Class;
 use drivers::hal::{Disk, Operation, Packet, Platform, Port, Request, Window};
 use metal::Metal;
 use models::Function;
+use models::ahci::{self, Ahci, Drive, Plugged};
 use models::enic::{self, Enic};
 use models::intel_nic::{Kind, Nic};
 use models::nvme::{Config, Nvme, Shape};
+use models::pvscsi::Pvscsi;
 
 /// Outstanding requests.
 const DEPTH: usize = 32;
@@ -20,17 +22,30 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let count = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(0);
     match arguments.get(1).map(String::as_str) {
-        Some("nvme-read4k") => nvme_read4k(count),
-        Some("igb-packet") => igb_packet(count),
+        Some("nvme-read4k") => {
+            let namespaces = vec![Shape::new(1, 1 << 14, 9)];
+            read4k(Nvme::new(Config { namespaces, ..Config::default() }), count);
+        }
+        Some("ahci-read4k") => {
+            read4k(Ahci::new(ahci::Config { ports: vec![large()], ..Default::default() }), count);
+        }
+        Some("pvscsi-read4k") => read4k(Pvscsi::default(), count),
+        Some("igb-packet") => nic_packet(Nic::new(Kind::Igb, 3), count),
+        Some("e1000-packet") => nic_packet(Nic::new(Kind::E1000, 0), count),
         Some("enic-packet") => enic_packet(count),
         _ => eprintln!("bench-metal SCENARIO COUNT; see ./isthmus bench metal"),
     }
 }
 
+/// A SATA drive of 8 MiB.
+fn large() -> Plugged {
+    let shape = ahci::Shape { blocks: 1 << 14, ..ahci::Shape::default() };
+    Plugged::Disk(Box::new(Drive::new(shape)))
+}
+
 /// Reads of 4 KiB, 32 at a time.
-fn nvme_read4k(count: usize) {
-    let settings = Config { namespaces: vec![Shape::new(1, 1 << 14, 9)], ..Config::default() };
-    let mut machine = Metal::new(Nvme::new(settings), 8 << 20);
+fn read4k<F: Function + Send + 'static>(model: F, count: usize) {
+    let mut machine = Metal::new(model, 8 << 20);
     let device = machine.find().take(Class::Disks).remove(0);
     let clock = machine.clock();
     let mut disk = device.open_disks(&mut machine, &clock).expect("it works").disks.remove(0).disk;
@@ -47,7 +62,11 @@ fn nvme_read4k(count: usize) {
 /// Submits requests, lets the model complete them, and polls completions. Returns the number of good ones. This
 /// function is counted, without the model's instructions.
 #[inline(never)]
-fn turn(machine: &Metal<Nvme>, disk: &mut dyn Disk, buffers: &[Window]) -> usize {
+fn turn<F: Function + Send + 'static>(
+    machine: &Metal<F>,
+    disk: &mut dyn Disk,
+    buffers: &[Window],
+) -> usize {
     for (tag, &data) in (0..).zip(buffers) {
         let request = Request { tag, operation: Operation::Read, sector: tag * 8, data };
         disk.submit(&request).expect("there is room");
@@ -62,8 +81,8 @@ fn turn(machine: &Metal<Nvme>, disk: &mut dyn Disk, buffers: &[Window]) -> usize
 }
 
 /// Receives frames of 64 bytes, and sends as many, 32 at a time.
-fn igb_packet(count: usize) {
-    let mut machine = Metal::new(Nic::new(Kind::Igb, 3), 8 << 20);
+fn nic_packet(nic: Nic, count: usize) {
+    let mut machine = Metal::new(nic, 8 << 20);
     let device = machine.find().take(Class::Port).remove(0);
     let clock = machine.clock();
     let mut port = device.open_port(&mut machine, &|_| None, &clock).expect("it works");

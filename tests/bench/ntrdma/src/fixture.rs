@@ -7,8 +7,8 @@ use ntrdma::{Config, Layout, Ntrdma, State};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use verbs::{
-    AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
-    ReadyToSend,
+    AddressVector, CqId, GidType, MemoryVerbs, PathMtu, PdId, Provider, QpId, QpInit, QpType,
+    ReadyToReceive, ReadyToSend,
 };
 
 /// Memory of each node that its peer can load from.

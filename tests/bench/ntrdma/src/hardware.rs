@@ -15,7 +15,8 @@ use ntrdma::{Config, Layout, Ntrdma, State};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use verbs::{
-    Access, CqId, Payload, PdId, Provider, QpId, RecvRequest, RemoteAddress, SendOperation, Status,
+    Access, CqId, MemoryVerbs, Payload, PdId, Provider, QpId, RecvRequest, RemoteAddress,
+    SendOperation, Status,
 };
 
 /// Bytes of a window. The memory behind the other machine's window begins at this offset.

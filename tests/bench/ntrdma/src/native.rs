@@ -7,7 +7,7 @@ use drivers::hal::{Arena, Instant, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time;
-use verbs::{Access, Payload, Provider, Region, RemoteAddress, SendOperation};
+use verbs::{Access, MemoryVerbs, Payload, Provider, Region, RemoteAddress, SendOperation};
 
 /// Bytes of a WRITE of the bandwidth test, and number of outstanding WRITEs.
 const LONG: usize = 1 << 20;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 use verbs::{
-    Access, CompletedOperation, Completion, Payload, Provider, RecvRequest, Region, RemoteAddress,
-    SendOperation, SendWith, Status,
+    Access, CompletedOperation, Completion, MemoryVerbs, Payload, Provider, RecvRequest, Region,
+    RemoteAddress, SendOperation, SendWith, Status,
 };
 
 /// Bytes of a message of the bandwidth tests, and number of outstanding messages.

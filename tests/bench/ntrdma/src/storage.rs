@@ -7,15 +7,14 @@ use netsim::Rng;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use rtrs::Name;
 use rtrs::client::{self, Channel, Client, Event, Outcome, Permit, Request};
-use rtrs::server::{Config, RequestKind};
+use rtrs::server::{Config, RequestKind, ServerDevice};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use storage::rnbd::server::{Export, Server};
 use storage::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo};
 use storage::volume::{RamVolume, Volumes};
-use verbs::EngineContext;
-use verbs::{ConnectionManager, Provider, RdmaDevice};
+use verbs::{ConnectionManager, Ctx, Provider};
 
 const DEPTH: usize = 32;
 const SIZE: usize = 4096;
@@ -23,7 +22,7 @@ const VOLUME: usize = 1 << 20;
 
 /// A machine's end of the fabric.
 pub trait End {
-    type Provider: Provider + ConnectionManager;
+    type Provider: ServerDevice;
     fn provider(&mut self) -> &mut Self::Provider;
     /// Receives, and sends what is due.
     fn turn(&mut self, now: Instant);
@@ -113,13 +112,13 @@ pub struct Site<E> {
     now: Instant,
 }
 
-fn context<'a, P: RdmaDevice>(
+fn context<'a, P: ServerDevice>(
     provider: &'a mut P,
     arena: &'a mut Arena,
     now: Instant,
     rng: &'a mut Rng,
-) -> EngineContext<'a, P> {
-    EngineContext { provider, arena, now, rng }
+) -> Ctx<'a, P> {
+    Ctx { provider, arena, now, rng }
 }
 
 impl<E: End> Site<E> {

@@ -1,27 +1,30 @@
 //! Two connected providers, and the wire between them.
 
 use drivers::hal::{Arena, Instant, Window};
-use rand_core::RngCore;
+use rand_core::{Infallible, Rng as _, TryRng};
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use std::net::{IpAddr, Ipv4Addr};
 use verbs::{
-    AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
-    ReadyToSend,
+    AddressVector, CqId, GidType, MemoryVerbs, PathMtu, PdId, Provider, QpId, QpInit, QpType,
+    ReadyToReceive, ReadyToSend,
 };
 
 /// A deterministic random generator.
 pub struct Rng(u64);
 
-impl RngCore for Rng {
-    fn next_u32(&mut self) -> u32 {
-        (self.next_u64() >> 32) as u32
+impl TryRng for Rng {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok((self.next_u64() >> 32) as u32)
     }
-    fn next_u64(&mut self) -> u64 {
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0
+        Ok(self.0)
     }
-    fn fill_bytes(&mut self, into: &mut [u8]) {
+    fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), Infallible> {
         into.fill_with(|| self.next_u32() as u8);
+        Ok(())
     }
 }
 

@@ -10,7 +10,8 @@ use roce::wire::frame::Network;
 use roce::wire::icrc::Icrc;
 use std::hint::black_box;
 use verbs::{
-    Access, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
+    Access, MemoryVerbs, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest,
+    SendWith,
 };
 
 #[global_allocator]

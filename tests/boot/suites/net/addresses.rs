@@ -390,6 +390,23 @@ fn mtu_of_a_router_limits_ipv6_alone() -> Result<()> {
 }
 
 #[test]
+fn name_servers_of_a_router_are_used_while_it_announces_them() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("isthmus.net.0.address=dhcp")?;
+    let server: Ipv6Addr = "fd07::53".parse()?;
+    let servers =
+        |seconds: u32| [&[25, 3, 0, 0][..], &seconds.to_be_bytes(), &server.octets()].concat();
+    announce_until_shown(&mut wire, &mut vm, &[prefix(0xc0, 9000, 9000), servers(9000)])?;
+    let listed = vm.run("show dns --json")?.json()?["servers"].clone();
+    ensure!(listed[0]["address"] == "[fd07::53]:53" && listed[0]["from"] == "router", "{listed:#}");
+    wire.peer.send_frame(&advertisement(&[servers(0)])?)?;
+    wire.listen(Duration::from_millis(500))?;
+    let listed = vm.run("show dns --json")?.json()?["servers"].clone();
+    ensure!(listed.as_array().is_some_and(Vec::is_empty), "{listed:#}");
+    Ok(())
+}
+
+#[test]
 fn prefix_off_link_is_reached_by_the_router() -> Result<()> {
     let mut wire = Wire::new()?;
     let mut vm = wire.boot("")?;

@@ -11,7 +11,7 @@ use launch::http;
 use launch::qemu::ivshmem::SharedMemory;
 use launch::qemu::{Disk, Nic, Vm, free_port};
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;

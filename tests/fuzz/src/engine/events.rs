@@ -1,6 +1,7 @@
 //! Effects of the input's events on a node or on the wire.
 
 use super::*;
+use verbs::MemoryVerbs;
 
 impl World {
     pub(super) fn event(&mut self, input: &mut Input<'_>) {

@@ -18,8 +18,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use verbs::{
     Access, AddressVector, ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, GidType,
-    PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, RejectReason, RemoteAddress, SendOperation, SendRequest, SendWith,
+    MemoryVerbs, PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
+    ReadyToSend, RecvRequest, Region, RejectReason, RemoteAddress, SendOperation, SendRequest,
+    SendWith,
 };
 
 const MEMORY: usize = 64 << 10;
@@ -85,7 +86,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let mut rng = Rng::new(1);
     let random = (0..8).map(|_| {
         let mut bytes = vec![0; 600];
-        rand_core::RngCore::fill_bytes(&mut rng, &mut bytes);
+        rand_core::Rng::fill_bytes(&mut rng, &mut bytes);
         bytes
     });
     // Post receives and requests, deliver frames in both directions.

@@ -9,8 +9,7 @@ use roce::{Limits, PortConfig, Roce, TxBuffer};
 use smcr::engine::{Config, Device, Engine, Subnet};
 use smcr::wire::Eid;
 use std::net::{IpAddr, Ipv4Addr};
-use verbs::EngineContext;
-use verbs::{PathMtu, Provider};
+use verbs::{Ctx, PathMtu, Provider};
 
 const LIMITS: Limits = Limits {
     qps: 24,
@@ -99,7 +98,7 @@ impl Host {
         let devices = (0..ports).map(device).collect();
         let mut arena = Arena::new(memory);
         let now = Instant::from_nanos(1);
-        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let mut engine = Engine::new(config, devices, &mut ctx).expect("a sound configuration");
         if version == 1 {
             let subnet = |n| Subnet::new(ip(host, n), ip(host, n).into(), 24);
@@ -112,10 +111,10 @@ impl Host {
     pub fn with<R>(
         &mut self,
         now: Instant,
-        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Roce>) -> R,
+        f: impl FnOnce(&mut Engine, &mut Ctx<'_, Roce>) -> R,
     ) -> R {
         let Host { roce, arena, engine, rng, .. } = self;
-        f(engine, &mut EngineContext { provider: roce, arena, now, rng })
+        f(engine, &mut Ctx { provider: roce, arena, now, rng })
     }
 
     /// The next deadline.

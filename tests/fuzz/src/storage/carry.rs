@@ -25,7 +25,7 @@ impl World {
             }
         }
         let Node { roce, arena, rng, .. } = &mut self.gateway;
-        let mut context = EngineContext { provider: roce, arena, now: self.now, rng };
+        let mut context = Ctx { provider: roce, arena, now: self.now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
             self.server.handle_connection_event(&event, &mut context);
         }

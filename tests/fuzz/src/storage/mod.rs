@@ -26,11 +26,10 @@ use std::time::Duration;
 use storage::rnbd::server::{Export, Server};
 use storage::rnbd::wire::{AccessMode, Close, Io, IoFlags, Open, Operation, SessionInfo};
 use storage::volume::{RamVolume, Volume, Volumes};
-use verbs::EngineContext;
 use verbs::{
-    Access, CompletedOperation, ConnectionEvent, ConnectionManager, ConnectionParameters, CqId,
-    Payload, PdId, Provider, QpId, QpInit, QpType, RecvRequest, RemoteAddress, SendOperation,
-    SendRequest, SendWith,
+    Access, ChunksOnDemand, CompletedOperation, ConnectionEvent, ConnectionManager,
+    ConnectionParameters, CqId, Ctx, MemoryVerbs, Payload, PdId, Provider, QpId, QpInit, QpType,
+    RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
 };
 
 const GATEWAY: usize = 0;

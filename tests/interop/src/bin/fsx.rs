@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use memmap2::{Mmap, MmapMut};
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// Longest file in bytes, as in the original.

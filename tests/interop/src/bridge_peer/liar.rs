@@ -5,7 +5,7 @@ use drivers::dma::{Dma, Progress, Ticket};
 use drivers::hal::{Instant, Window};
 use drivers::ntb::{Ntb, NtbDevice};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 /// Wraps a bridge, and corrupts writes at random.
 pub struct Liar {

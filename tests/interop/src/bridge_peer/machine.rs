@@ -16,7 +16,7 @@ use models::Function;
 use models::ioat::{self, Ioat};
 use ntrdma::{Config, Layout, Ntrdma};
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use rtrs::Name;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
@@ -134,7 +134,7 @@ impl Machine {
             |text| Name::new(text).map_err(|why| anyhow!("{text:?} is not a valid name: {why:?}"));
         let (session, volume) = (name("liar")?, name(volume)?);
         let Machine { ntrdma, arena, rng, now, .. } = self;
-        let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now: *now, rng };
+        let mut ctx = verbs::Ctx { provider: ntrdma, arena, now: *now, rng };
         let (config, transport) = Default::default();
         let config: client::Config = config;
         let mut client = Client::new(config, transport, session, &mut ctx)
@@ -175,7 +175,7 @@ impl Machine {
         ntrdma.handle_timeout(now);
         ntrdma.poll(liar, now);
         if let Some((client, volume)) = mapped {
-            let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now, rng };
+            let mut ctx = verbs::Ctx { provider: ntrdma, arena, now, rng };
             while ctx.provider.poll_event().is_some() {}
             while let Some(event) = ctx.provider.poll_connection_event() {
                 client.handle_connection_event(&event, &mut ctx);

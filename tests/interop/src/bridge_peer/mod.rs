@@ -18,7 +18,7 @@ use models::Function;
 use models::ntb::amd::{self, AmdNtb};
 use models::ntb::intel::{self, IntelNtb};
 use models::ntb::switchtec::{self, Switchtec};
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 
 use machine::Machine;

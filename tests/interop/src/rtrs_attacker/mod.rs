@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use drivers::hal::Window;
 use launch::qemu::Nic;
-use rand::Rng;
+use rand::RngExt;
 use rtrs::Errno;
 use rtrs::wire::{ConnectRequest, ConnectResponse, InfoResponse, Uuid};
 use tempfile::TempDir;

@@ -2,15 +2,15 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use drivers::hal::Window;
-use rand::Rng;
+use rand::RngExt;
 use rtrs::Errno;
 use rtrs::wire::{
     Addressing as Places, ConnectRequest, ConnectResponse, Descriptor, Immediate, InfoRequest,
     InfoResponse, IoHeader, RkeyResponse, Uuid,
 };
 use verbs::{
-    Access, CompletedOperation, Completion, ConnectionEvent, Payload, Provider, RemoteAddress,
-    SendOperation, SendWith, Status,
+    Access, CompletedOperation, Completion, ConnectionEvent, MemoryVerbs, Payload, Provider,
+    RemoteAddress, SendOperation, SendWith, Status,
 };
 
 use super::{Connection, Stranger};

@@ -10,7 +10,7 @@ use interop_tests::image_spec;
 use launch::guest::Wire;
 use launch::qemu::{Disk, Vm};
 use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 
 use super::{AMD, Bridge, GEN3, GEN4, Kind, PATIENCE, SWITCHTEC, boot, shown, wait_open};
 

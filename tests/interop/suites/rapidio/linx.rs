@@ -11,7 +11,7 @@ use interop_tests::captured::{SET_TOKEN, download};
 use interop_tests::system;
 use launch::guest::{ENVIRONMENT, Guest, UNPACK, Wire, applications};
 use launch::qemu::{Disk, Vm};
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
 use super::PATIENCE;

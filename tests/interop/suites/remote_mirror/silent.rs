@@ -212,7 +212,7 @@ fn idle_mirror_reports_a_lost_member_and_a_member_is_detached_in_use() -> Result
     lab.gateway.run("mirror detach safe pb force")?.contains("error")?;
     lab.wait_for_writes("small", 20)?;
     lab.gateway.run("mirror list")?.contains("the operator detached it")?;
-    lab.gateway.run("mirror attach safe pa")?.contains("comes back")?;
+    lab.gateway.run("mirror attach safe pa")?.contains("rejoins")?;
     lab.wait_for_members(["in sync"; 2], Duration::from_secs(60))?;
     let longest = lab.writes_end(&["small"])?;
     ensure!(longest < Duration::from_secs(3), "a write took {longest:?}");

@@ -11,7 +11,7 @@ use linx_tests::fabric::{Fabric, Rates};
 use linx_tests::pattern;
 use linx_tests::peer::Frame;
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 
 const BOARDS: usize = 3;
 const MEMORY: usize = 1 << 20;

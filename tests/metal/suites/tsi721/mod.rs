@@ -235,13 +235,61 @@ fn a_bridge_that_is_pulled_out_ends_everything_without_harm() {
     host.send(7, b"lost").unwrap();
     host.turns(1);
     host.machine.pull_out(true);
-    host.seconds(1);
+    host.seconds(2);
     assert!(!host.port.link_up());
     assert_eq!(host.undelivered(), [(7, Ended::LinkLost)]);
     assert_eq!(host.send(7, b"no"), Err(SendError::Closed));
     assert_eq!(host.maintain(7, 0xff, 0, None), Err(MaintenanceError::PortDown));
     assert!(std::iter::from_fn(|| host.port.notice()).any(|one| one.severity == Severity::Error));
-    assert_eq!(host.port.deadline(), None);
+    host.machine.pull_out(false);
+    host.machine.hot_reset(Duration::from_secs(1));
+    host.network().board(1).messages = Answer::Echo;
+    host.seconds(10);
+    assert!(host.port.link_up());
+    assert_eq!(host.port.own_id(), 1);
+    host.send(7, b"back").unwrap();
+    host.turns(300);
+    assert_eq!(host.received(), [(7, b"back\0\0\0\0".to_vec())]);
+    assert_eq!(host.maintain(7, 0xff, csr::DEVICE_IDENTITY, None), Ok(0x80ab_0038));
+    assert_eq!(host.port.counters().bridge_resets, 1);
+    assert!(host.complaints().is_empty(), "{:?}", host.complaints());
+}
+
+#[test]
+fn one_look_at_all_ones_does_not_end_the_use_of_a_bridge() {
+    let mut host = Host::with_board(Answer::Echo);
+    while host.port.notice().is_some() {}
+    host.machine.pull_out(true);
+    host.turns(10_000);
+    host.machine.pull_out(false);
+    host.seconds(1);
+    assert!(host.port.link_up() && host.port.notice().is_none());
+    host.send(7, b"still here").unwrap();
+    host.turns(5);
+    assert_eq!(host.received().len(), 1);
+}
+
+#[test]
+fn channels_that_an_earlier_system_left_running_are_suspended() {
+    let Host { mut machine, mut port, network } = Host::with_board(Answer::Silence);
+    let message = Packet { header: b"waits", payload: &[], trailer: &[] };
+    port.send(BOX, 7, &message).unwrap();
+    port.maintain(&Maintenance { to: 9, hops: 3, offset: 0, write: None }).unwrap();
+    port.flush();
+    machine.run();
+    let memory = machine.arena().alloc(64, 64).unwrap();
+    let direction = Direction::Read;
+    port.transfer(&Transfer { tag: 5, direction, device: 9, address: 0, memory }).unwrap();
+    port.flush();
+    machine.run();
+    let device = machine.find().take(Class::RapidIo).remove(0);
+    let port = device.open_rapidio(&mut machine).unwrap();
+    let mut host = Host { machine, port, network };
+    host.turns(500);
+    host.give_ids(IdSize::Small);
+    assert!(host.open(BOX));
+    assert_eq!(host.maintain(7, 0xff, csr::DEVICE_IDENTITY, None), Ok(0x80ab_0038));
+    assert!(host.complaints().is_empty(), "{:?}", host.complaints());
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use models::{Function, Interrupt, Machine, Nanoseconds, Unreachable};
+use models::{
+    Function, Interrupt, LATE_MODELS, Lateness, Machine, Nanoseconds, Unreachable,
+    take_function_reset,
+};
 use rustix::io::Errno;
 
 use crate::interrupts::EventFds;
@@ -89,6 +92,9 @@ impl Device {
     pub fn new(mut function: Box<dyn Function>) -> std::io::Result<Self> {
         let guest = Guest::default();
         function.attach(guest.memory.clone());
+        if let Some(lateness) = Lateness::of(std::env::var(LATE_MODELS).ok().as_deref()) {
+            function.be_late(lateness);
+        }
         let portal = function.portals().map(Portal::new).transpose()?;
         Ok(Device { function, guest, portal })
     }
@@ -188,6 +194,7 @@ impl Device {
         fds: Vec<OwnedFd>,
         now: Nanoseconds,
     ) -> Option<Answer> {
+        self.guest.now = now;
         let result = self.execute(message, fds, now);
         let file = match message.command() {
             Command::RegionInfo if result.is_ok() => self.file_of(message.body()),
@@ -323,10 +330,14 @@ impl Device {
 
     fn read(&mut self, region: u32, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
         if region == CONFIG_REGION {
-            self.function.config().read(offset, into);
+            self.function.config().read_at(self.guest.now, offset, into);
             return Ok(());
         }
         self.check(region, offset, into.len())?;
+        if self.function.config().is_silent(self.guest.now) {
+            into.fill(0xff);
+            return Ok(());
+        }
         self.function.read(region as u8, offset, into);
         Ok(())
     }
@@ -339,11 +350,18 @@ impl Device {
         now: Nanoseconds,
     ) -> Result<(), Errno> {
         if region == CONFIG_REGION {
-            self.function.config().write(offset, bytes);
+            self.guest.now = now;
+            self.function.config().write_at(now, offset, bytes);
+            if take_function_reset(&mut *self.function, now) {
+                self.portal.iter().flat_map(Portal::take).for_each(drop);
+            }
             return Ok(());
         }
         self.check(region, offset, bytes.len())?;
         self.guest.now = now;
+        if self.function.config().is_silent(now) {
+            return Ok(());
+        }
         self.function.write(region as u8, offset, bytes, now, &mut self.guest);
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod cable;
 mod connection;
+mod connectx;
 mod device;
 mod interrupts;
 mod memory;
@@ -32,7 +33,6 @@ use models::dsa::{self, Dsa};
 use models::enic::{self, Enic};
 use models::ioat::{self, Ioat};
 use models::ixgbe::{self, Ixgbe, IxgbeVf};
-use models::mlx5::{self, Mlx5};
 use models::ntb;
 use models::ntb::amd::AmdNtb;
 use models::ntb::intel::IntelNtb;
@@ -195,41 +195,7 @@ enum Model {
         wire: Option<Vec<PathBuf>>,
     },
     /// ConnectX functions: one or two, on one wire
-    Mlx5 {
-        /// The Unix sockets to listen on
-        #[arg(num_args = 1..=4, required = true)]
-        sockets: Vec<PathBuf>,
-        /// PCI device id, hexadecimal: 1015, 1017 and 101d are physical functions, 1016 and 1018 virtual ones
-        #[arg(long, default_value = "1018", value_parser = hexadecimal)]
-        device: u16,
-        /// The last byte but one of the MAC addresses
-        #[arg(long, default_value_t = 2)]
-        number: u8,
-        /// MTU of the port
-        #[arg(long, default_value_t = 9000)]
-        mtu: u16,
-        /// Report no RoCE capability
-        #[arg(long)]
-        no_roce: bool,
-        /// Priorities with flow control, a bit for each
-        #[arg(long, default_value_t = 0)]
-        flow_control: u8,
-        /// Priorities with congestion control (ECN), a bit for each; without it the firmware does not report them
-        #[arg(long)]
-        marks: Option<u8>,
-        /// Delay of command completions in microseconds
-        #[arg(long)]
-        late: Option<u64>,
-        /// Complete commands out of order
-        #[arg(long)]
-        out_of_order: bool,
-        /// Fault to inject into the first function
-        #[arg(long, value_parser = mlx5::Fault::named)]
-        fault: Option<mlx5::Fault>,
-        /// Connect the only function's wire to another process: frames as datagrams, from the Unix socket OURS to PEER
-        #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
-        wire: Option<Vec<PathBuf>>,
-    },
+    Mlx5(connectx::Options),
     /// uhyve's network device and hypercalls, in one function
     Uhyve {
         /// The Unix socket to listen on
@@ -445,47 +411,7 @@ fn main() -> Result<()> {
             }
             serve_with(functions, || cable.turn())
         }
-        Model::Mlx5 {
-            sockets,
-            device,
-            number: model,
-            mtu,
-            no_roce,
-            flow_control,
-            marks,
-            late,
-            out_of_order,
-            fault,
-            wire,
-        } => {
-            let wire = match wire.as_deref() {
-                Some([ours, peer]) => Some(Wire::new(ours, peer.clone())?),
-                _ => None,
-            };
-            let mut cable = PatchCable::new(sockets.len(), wire);
-            let mut functions = Vec::new();
-            for (number, socket) in sockets.into_iter().enumerate() {
-                let [a, b, c, d, _, _] = mlx5::MAC;
-                let mac = [a, b, c, d, model, 1 + number as u8];
-                let settings = mlx5::Config {
-                    device,
-                    mac,
-                    mtu,
-                    flow_control,
-                    marks,
-                    roce: !no_roce,
-                    ..Default::default()
-                };
-                let mut nic = Mlx5::new(settings).with_cable(cable.end(number));
-                late.into_iter().for_each(|late| nic.inject(mlx5::Fault::Late(1000 * late)));
-                if out_of_order {
-                    nic.inject(mlx5::Fault::OutOfOrder);
-                }
-                fault.into_iter().filter(|_| number == 0).for_each(|fault| nic.inject(fault));
-                functions.push((socket, Box::new(nic) as Box<dyn Function>));
-            }
-            serve_with(functions, || cable.turn())
-        }
+        Model::Mlx5(options) => options.serve(),
         Model::Tsi721 { sockets, topology, vectors, own, own_address } => {
             let board = |_| Board::new(Answer::Echo, 1 << 16);
             let functions = sockets.len() + usize::from(own.is_some());

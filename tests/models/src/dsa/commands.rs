@@ -33,6 +33,8 @@ impl Dsa {
                 self.queues = Default::default();
                 Ok(())
             }
+            // A device that asks for another reset stays halted.
+            5 if self.state >> 2 != 0 => Err(NO_COMMAND),
             5 => {
                 self.state = DISABLED;
                 self.tables.clear();

@@ -8,7 +8,9 @@ mod commands;
 mod copies;
 
 use crate::registers::{byte_of, number, read_bytes};
-use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
+use crate::{
+    Bar, ConfigSpace, Function, Interrupt, Interrupts, Lateness, Machine, Nanoseconds, PortType,
+};
 use copies::{BATCHED, MOVE, NOOP};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -108,7 +110,10 @@ struct Queue {
 pub struct Dsa {
     config: ConfigSpace,
     fault: Option<Fault>,
+    /// Version, major in bits 15:8.
+    version: u32,
     state: u32,
+    lateness: Option<Lateness>,
     command: Option<(Nanoseconds, u32)>,
     command_error: u8,
     causes: u32,
@@ -131,7 +136,9 @@ impl Dsa {
         Dsa {
             config,
             fault,
+            version: 0x100,
             state: DISABLED,
+            lateness: None,
             command: None,
             command_error: 0,
             causes: 0,
@@ -139,6 +146,19 @@ impl Dsa {
             queues: Default::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Sets the version: 0x100 to 0x3ff.
+    pub fn with_version(mut self, version: u32) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// Halts the device, as an earlier system may leave it. It asks for this reset: 0 by command, 1 of the function, 2
+    /// or 3 of the machine.
+    pub fn with_halt(mut self, reset: u32) -> Self {
+        self.state = HALTED | reset << 2;
+        self
     }
 
     /// Replaces the injected fault; None removes it.
@@ -194,7 +214,7 @@ impl Dsa {
     fn word(&self, at: u64) -> u64 {
         let unlocked = u64::from(self.fault != Some(Fault::Locked));
         match at {
-            0x00 => 0x100,
+            0x00 => self.version.into(),
             0x10 => LONGEST << 16 | BATCH << 21 | unlocked << 31,
             // Capabilities: entries, queues, entry sizes of 2^(5 + 1), dedicated queues, address translation, operation
             // limits.
@@ -247,7 +267,10 @@ impl Function for Dsa {
             return self.submit(offset, bytes, now);
         }
         match offset {
-            COMMAND => self.command = Some((now + COMMAND_TIME, number(bytes) as u32)),
+            COMMAND => {
+                let late = self.lateness.as_mut().map_or(0, Lateness::next_delay);
+                self.command = Some((now + COMMAND_TIME + late, number(bytes) as u32));
+            }
             CAUSES => self.causes &= !(number(bytes) as u32),
             GROUP_TABLE.. => {
                 for (at, word) in (offset..).step_by(4).zip(bytes.chunks(4)) {
@@ -280,7 +303,12 @@ impl Function for Dsa {
 
     fn reset(&mut self) {
         let config = std::mem::replace(&mut self.config, Dsa::new(None).config);
-        *self = Dsa { config, counts: self.counts, ..Dsa::new(self.fault) };
+        let Dsa { counts, version, lateness, .. } = *self;
+        *self = Dsa { config, counts, version, lateness, ..Dsa::new(self.fault) };
+    }
+
+    fn be_late(&mut self, lateness: Lateness) {
+        self.lateness = Some(lateness);
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

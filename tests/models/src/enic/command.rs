@@ -75,9 +75,11 @@ fn number_of(word: u32) -> u32 {
 
 const GET_MAC: u32 = 0x8000_c009;
 const NIC_CFG: u32 = 0x4101_c010;
+/// CQ_ENTRY_SIZE_SET (Linux 7.3, `enic_ext_cq`): the size of receive completions.
+const ENTRY_SIZE_SET: u32 = 0x4000_405a;
 
 /// Commands that the model implements.
-const KNOWN: [u32; 33] = [
+const KNOWN: [u32; 34] = [
     0xc001_c001, // MCPU_FW_INFO
     0x4001_c001, // MCPU_FW_INFO_OLD
     0xc001_c002, // DEV_SPEC
@@ -111,6 +113,7 @@ const KNOWN: [u32; 33] = [
     0x4001_c039, // INITIALIZE_DEVCMD2
     0xc000_403a, // ADD_FILTER
     0x4000_403b, // DEL_FILTER
+    ENTRY_SIZE_SET,
 ];
 
 impl Enic {
@@ -182,7 +185,8 @@ impl Enic {
         let from = From::Ring { index, flags: at(2, 2) as u16 };
         let arguments = std::array::from_fn(|n| at(8 + 8 * n, 8));
         let word = at(4, 4) as u32;
-        self.running = Some(Running { due: now + COMMAND, from, word, arguments });
+        let late = self.lateness.as_mut().map_or(0, crate::Lateness::next_delay);
+        self.running = Some(Running { due: now + COMMAND + late, from, word, arguments });
     }
 
     fn finish(&mut self, running: Running, now: Nanoseconds, machine: &mut dyn Machine) {
@@ -319,6 +323,9 @@ impl Enic {
                 arguments[0] = self.add_filter(&bytes)?.into();
             }
             59 => self.delete_filter(first)?,
+            // For all receive queues; sizes of 16, 32 and 64 bytes. Only the first is offered.
+            90 if first != u64::MAX || second != 0 => return Err(EINVAL),
+            90 => self.entry_size = 16,
             _ => return Err(UNKNOWN),
         }
         Ok(())
@@ -330,7 +337,7 @@ impl Enic {
             1 | 23 | 24 | 36 | 57 => true,
             20 | 40 => self.stage >= Stage::Open,
             _ if self.is_in_progress(now) => false,
-            2 | 9 | 25 | 34 | 35 | 41 | 50 => self.stage >= Stage::Open,
+            2 | 9 | 25 | 34 | 35 | 41 | 50 | 90 => self.stage >= Stage::Open,
             _ => self.stage == Stage::Initialised,
         }
     }
@@ -343,6 +350,7 @@ impl Enic {
     fn soft_reset(&mut self, now: Nanoseconds) {
         self.counts.resets += 1;
         self.clear_queues();
+        self.entry_size = 16;
         self.settled = now + SETTLING;
     }
 
@@ -354,6 +362,10 @@ impl Enic {
         if word == NIC_CFG {
             // The second result has the features: hashes of IPv4 and IPv6, and of TCP over them; VLAN stripping.
             (arguments[0], arguments[1]) = (1, 0x1e << 8 | 1 << 24);
+        }
+        if word == ENTRY_SIZE_SET {
+            // The second result has the sizes: bit 0 is 16 bytes.
+            arguments[1] = 1;
         }
         Ok(())
     }
@@ -377,6 +389,8 @@ impl Enic {
             (8, 4) => self.settings.receive_entries.into(),
             (12, 2) => self.settings.mtu.into(),
             (16 | 17, 1) | (36, 4) | (40 | 42 | 44, 2) => 0,
+            // Further queues, and sizes of rings, which Linux 7.3 asks for (`enic_get_vnic_config`). 0: not reported.
+            (78, 2) | (112 | 116 | 120, 4) => 0,
             _ => {
                 self.complain(format!("{size} bytes at {offset} of the device specification"));
                 return Err(EINVAL);

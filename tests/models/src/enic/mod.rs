@@ -17,7 +17,9 @@ mod tests;
 pub use fault::Fault;
 
 use crate::registers::{number, read_bytes};
-use crate::{Bar, Cable, ConfigSpace, Function, Interrupts, Machine, Nanoseconds, PortType};
+use crate::{
+    Bar, Cable, ConfigSpace, Function, Interrupts, Lateness, Machine, Nanoseconds, PortType,
+};
 use command::{Mailbox, Running};
 use filter::Filter;
 use interrupts::Line;
@@ -154,6 +156,9 @@ pub struct Enic {
     packet_filter: u32,
     nic_config: u32,
     rewrite_mode: u32,
+    /// Bytes of a receive completion. An earlier system may have left another size than 16.
+    pub entry_size: u64,
+    lateness: Option<Lateness>,
     filters: Vec<Filter>,
     last_filter: u32,
     counts: Counts,
@@ -199,6 +204,8 @@ impl Enic {
             packet_filter: 0,
             nic_config: 0,
             rewrite_mode: 0,
+            entry_size: 16,
+            lateness: None,
             filters: Vec::new(),
             last_filter: 0,
             counts: Counts::default(),
@@ -427,6 +434,10 @@ impl Function for Enic {
             lock(cable, &mut |cable| cable.sent.append(&mut self.sent));
         }
         self.running.map(|running| running.due.max(now + 1))
+    }
+
+    fn be_late(&mut self, lateness: Lateness) {
+        self.lateness = Some(lateness);
     }
 
     fn reset(&mut self) {

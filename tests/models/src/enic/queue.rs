@@ -225,14 +225,22 @@ impl Enic {
     }
 
     /// Writes a completion, its colour last.
-    fn complete(&mut self, n: u32, words: Completion, stale: bool, machine: &mut dyn Machine) {
+    /// Each has `bytes` bytes in the queue.
+    fn complete(
+        &mut self,
+        n: u32,
+        words: Completion,
+        bytes: u64,
+        stale: bool,
+        machine: &mut dyn Machine,
+    ) {
         let Some(queue) = self.completions.get_mut(n as usize) else {
             return self.complain(format!("there is no completion queue {n}"));
         };
         if !queue.is_usable() {
             return self.complain(format!("completion queue {n} is not set up"));
         }
-        let entry = queue.base + DESCRIPTOR * u64::from(queue.words[TAIL]);
+        let entry = queue.base + bytes * u64::from(queue.words[TAIL]);
         let colour = queue.words[TAIL_COLOUR] & 1 ^ u32::from(stale);
         queue.words[TAIL] += 1;
         if queue.words[TAIL] == queue.size {
@@ -329,7 +337,7 @@ impl Enic {
         let stale = self.once(|fault| (fault == Fault::CompletionColour).then_some(())).is_some();
         let words = [((u64::from(index) + by) % size) | of << 16, 0];
         for _ in 0..=u32::from(twice) {
-            self.complete(self.work[n].completions, words, stale, machine);
+            self.complete(self.work[n].completions, words, DESCRIPTOR, stale, machine);
         }
     }
 
@@ -447,7 +455,8 @@ impl Enic {
         // FCS is good; descriptor type 3.
         let upper = len & 0x3fff | error | tag << 16 | u64::from(!damaged) << 55 | 3 << 56;
         for _ in 0..=u32::from(twice) {
-            self.complete(self.receive[n].completions, [lower, upper], stale, machine);
+            let (queue, bytes) = (self.receive[n].completions, self.entry_size);
+            self.complete(queue, [lower, upper], bytes, stale, machine);
         }
         true
     }

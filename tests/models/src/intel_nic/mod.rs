@@ -1,4 +1,4 @@
-//! Models of Intel's 82574 and 82576, and of a virtual function of the 82576, with all their queue pairs and with
+//! Models of Intel's 82540EM, 82574 and 82576, and of a virtual function of the 82576, with all their queue pairs and with
 //! faults to inject.
 //!
 //! Registers keep the written value, except those with side effects. Not modelled: filters, offloads, the PHY, hashes
@@ -56,6 +56,8 @@ pub const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 /// The modelled chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// 82540EM. Its message stands for its legacy line as well.
+    E1000,
     /// 82574L.
     E1000e,
     /// 82576.
@@ -73,6 +75,8 @@ pub enum Fault {
     NoAddress,
     /// The EEPROM has no address.
     EmptyEeprom,
+    /// Another card: the EEPROM has this address.
+    Address([u8; 6]),
     /// The physical function's driver does not answer.
     Deaf,
     /// The physical function's driver refuses messages of this kind.
@@ -133,6 +137,7 @@ impl Nic {
     /// Creates a chip in its power-on state with this number of MSI-X vectors; 0: MSI only.
     pub fn new(kind: Kind, vectors: u16) -> Self {
         let (device, revision) = match kind {
+            Kind::E1000 => (0x100e, 2),
             Kind::E1000e => (0x10d3, 0),
             Kind::Igb => (0x10c9, 1),
             Kind::IgbVf => (0x10ca, 1),
@@ -227,10 +232,19 @@ impl Nic {
         }
         if self.kind != Kind::IgbVf && !self.has(Fault::NoAddress) && !self.has(Fault::EmptyEeprom)
         {
-            let [a, b, c, d, e, f] = MAC;
+            let [a, b, c, d, e, f] = self.mac();
             self.set(RAL, u32::from_le_bytes([a, b, c, d]));
             self.set(RAH, u32::from_le_bytes([e, f, 0, 0]) | 1 << 31);
         }
+    }
+
+    /// The MAC address in the EEPROM.
+    fn mac(&self) -> [u8; 6] {
+        let other = self.faults.iter().find_map(|fault| match fault {
+            Fault::Address(mac) => Some(*mac),
+            _ => None,
+        });
+        other.unwrap_or(MAC)
     }
 
     fn read32(&mut self, at: u64) -> u32 {
@@ -264,13 +278,15 @@ impl Nic {
                 }
             }
             EERD => {
-                let word = (value >> 2 & 0x3f) as usize;
-                let bytes = MAC.get(2 * word..2 * word + 2).unwrap_or(&[0xff, 0xff]);
+                let (shift, done) = if self.kind == Kind::E1000 { (8, 1 << 4) } else { (2, 2) };
+                let word = (value >> shift & 0x3f) as usize;
+                let mac = self.mac();
+                let bytes = mac.get(2 * word..2 * word + 2).unwrap_or(&[0xff, 0xff]);
                 let content = match self.has(Fault::EmptyEeprom) {
                     true => 0xffff,
                     false => u16::from_le_bytes([bytes[0], bytes[1]]),
                 };
-                self.set(EERD, u32::from(content) << 16 | 2);
+                self.set(EERD, u32::from(content) << 16 | done);
             }
             MDIC => self.set(MDIC, value | 1 << 28),
             ICR => self.set(ICR, self.get(ICR) & !value),
@@ -279,12 +295,12 @@ impl Nic {
                 self.raise(0, 0, machine);
             }
             IMC => self.set(IMS, self.get(IMS) & !value),
-            EICR if self.kind != Kind::E1000e => self.set(EICR, self.get(EICR) & !value),
-            EIMS if self.kind != Kind::E1000e => {
+            EICR if !self.is_plain() => self.set(EICR, self.get(EICR) & !value),
+            EIMS if !self.is_plain() => {
                 self.set(EIMS, self.get(EIMS) | value);
                 self.raise(0, 0, machine);
             }
-            EIMC if self.kind != Kind::E1000e => self.set(EIMS, self.get(EIMS) & !value),
+            EIMC if !self.is_plain() => self.set(EIMS, self.get(EIMS) & !value),
             _ => {
                 if self.kind == Kind::IgbVf && self.physical.write(at, value) {
                     return;
@@ -292,6 +308,11 @@ impl Nic {
                 self.set(at, value);
             }
         }
+    }
+
+    /// Whether the chip has no extended interrupt registers.
+    fn is_plain(&self) -> bool {
+        matches!(self.kind, Kind::E1000 | Kind::E1000e)
     }
 
     /// The vector of a queue's receive (`sent` 0) or transmit (1) events, if it has one.
@@ -352,7 +373,7 @@ impl Nic {
         match self.kind {
             Kind::E1000e => 2,
             Kind::Igb => QUEUES,
-            Kind::IgbVf => 1,
+            Kind::E1000 | Kind::IgbVf => 1,
         }
     }
 
@@ -363,13 +384,15 @@ impl Nic {
     fn receives(&self, queue: usize) -> bool {
         let on = self.kind == Kind::IgbVf || self.get(RCTL) & ENABLED != 0;
         let control = self.get(self.queue(queue)[0] + CONTROL);
-        let enabled = self.kind == Kind::E1000e || control & QUEUE_ENABLED != 0;
+        let by_default = matches!(self.kind, Kind::E1000 | Kind::E1000e);
+        let enabled = by_default || control & QUEUE_ENABLED != 0;
         on && enabled && self.link && !self.hung && self.physical_agrees()
     }
 
     fn sends(&self, queue: usize) -> bool {
         let on = self.kind == Kind::IgbVf || self.get(TCTL) & ENABLED != 0;
         let enabled = match self.kind {
+            Kind::E1000 => true,
             Kind::E1000e => self.get(TARC + 0x100 * queue as u64) & 1 << 10 != 0,
             _ => self.get(self.queue(queue)[1] + CONTROL) & QUEUE_ENABLED != 0,
         };

@@ -41,7 +41,7 @@ impl Nic {
         let wanted = match self.kind {
             Kind::E1000e => 1,
             Kind::Igb => 2,
-            Kind::IgbVf => return 0,
+            Kind::E1000 | Kind::IgbVf => return 0,
         };
         if control & 7 != wanted || self.get(RXCSUM) & 1 << 13 == 0 {
             return 0;
@@ -116,8 +116,12 @@ impl Nic {
             let address = u64::from(word(4)) << 32 | u64::from(word(0));
             let (command, upper) = (word(8), word(12));
             let kind = command >> 20 & 0xf;
-            let wanted = if self.kind == Kind::E1000e { 1 } else { 3 };
-            if command & 1 << 29 == 0 || kind != wanted {
+            let (extended, wanted) = match self.kind {
+                Kind::E1000 => (0, 0),
+                Kind::E1000e => (1 << 29, 1),
+                Kind::Igb | Kind::IgbVf => (1 << 29, 3),
+            };
+            if command & 1 << 29 != extended || kind != wanted {
                 self.complain(format!("descriptor {at} has the command {command:#x}"));
             }
             let mut piece = vec![0; (command & 0xffff) as usize];
@@ -129,7 +133,9 @@ impl Nic {
                 continue;
             }
             let packet = core::mem::take(&mut self.partial[queue]);
-            if self.kind != Kind::E1000e && upper >> 14 != packet.len() as u32 {
+            if !matches!(self.kind, Kind::E1000 | Kind::E1000e)
+                && upper >> 14 != packet.len() as u32
+            {
                 self.complain(format!("PAYLEN {} of {} bytes", upper >> 14, packet.len()));
             }
             if packet.len() < 60 {
@@ -230,9 +236,15 @@ impl Nic {
             let written = lies.filter(|_| last).unwrap_or(piece.len() as u16);
             let (ring, entries) = self.ring(base);
             let place = ring + u64::from((at + self.skewed) % entries) * DESCRIPTOR;
-            let word = u64::from(status) | u64::from(written) << 32;
+            let legacy = self.kind == Kind::E1000;
+            let word = match legacy {
+                true => u64::from(written) | u64::from(status & 0xff | status >> 24 << 8) << 32,
+                false => u64::from(status) | u64::from(written) << 32,
+            };
             for _ in 0..=u32::from(twice) {
-                _ = machine.write(place, &[0; 8]);
+                if !legacy {
+                    _ = machine.write(place, &[0; 8]);
+                }
                 _ = machine.write(place + 8, &word.to_le_bytes());
             }
         }

@@ -3,11 +3,16 @@
 use super::Fault;
 use super::descriptor::{COMPLETION_ADDRESS, Kind, NEXT_ADDRESS, READ_DATA, execute};
 use crate::registers::{byte_of, with_half};
-use crate::{Machine, Nanoseconds};
+use crate::relaxed::{Held, Relaxed, release};
+use crate::{Lateness, Machine, Nanoseconds};
 
 /// Execution time of a descriptor: within a factor of two of hardware, so that a driver that does not wait for
 /// completions fails.
 const DESCRIPTOR: Nanoseconds = 1_000;
+
+/// Time to suspend, and to reset.
+const SUSPEND_TIME: Nanoseconds = 5_000;
+const RESET_TIME: Nanoseconds = 20_000;
 
 /// CHANSTS, bits 0 to 2.
 const ACTIVE: u64 = 0;
@@ -32,6 +37,8 @@ const COMPATIBILITY: u64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Interrupt,
+    /// The driver has violated a rule of the device.
+    Complaint(&'static str),
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +64,16 @@ pub struct Channel {
     pending: bool,
     /// When the current descriptor completes.
     busy_until: Option<Nanoseconds>,
+    /// When a SUSPEND command is done.
+    suspends_at: Option<Nanoseconds>,
+    /// When a RESET command is done. None for ever while the channel runs: it is not obeyed.
+    resets_at: Option<Nanoseconds>,
+    /// A RESET command was given, and is not done.
+    resetting: bool,
+    /// Data that was overtaken by its completion, and when it is written.
+    held: Held,
+    held_until: Option<Nanoseconds>,
+    lateness: Option<Lateness>,
     copies: u64,
     nulls: u64,
     xors: u64,
@@ -82,6 +99,12 @@ impl Default for Channel {
             blocked: false,
             pending: false,
             busy_until: None,
+            suspends_at: None,
+            resets_at: None,
+            resetting: false,
+            held: Held::new(),
+            held_until: None,
+            lateness: None,
             copies: 0,
             nulls: 0,
             xors: 0,
@@ -104,7 +127,8 @@ impl Channel {
             0x20..=0x27 => byte_of(self.next, offset - 0x20),
             0x28..=0x2b => byte_of(self.errors.into(), offset - 0x28),
             0x2c..=0x2f => byte_of(self.error_mask.into(), offset - 0x2c),
-            // CHANCMD reads as 0: commands are executed at once.
+            // RESET reads as 1 until it is done.
+            0x04 if self.resetting => RESET as u8,
             _ => 0,
         }
     }
@@ -124,7 +148,7 @@ impl Channel {
                     return self.pending.then_some(Event::Interrupt);
                 }
             }
-            0x04 => self.command(value, now),
+            0x04 => return self.command(value, now),
             0x06 => {
                 self.submitted = value as u16;
                 let usable = self.errors & !self.error_mask == 0 && self.chain != 0;
@@ -133,16 +157,15 @@ impl Channel {
                     self.start_next(now);
                 }
             }
+            // Linux (`ioat/init.c`): "doing 2 32bit writes to mmio since 1 64b write doesn't work".
+            0x10 | 0x18 if length != 4 => {
+                return Some(Event::Complaint("a 64-bit store to CHAINADDR or CHANCMP is ignored"));
+            }
             0x10 | 0x14 => {
-                self.chain = if length == 8 {
-                    value
-                } else {
-                    with_half(self.chain, offset - 0x10, value as u32)
-                };
+                self.chain = with_half(self.chain, offset - 0x10, value as u32);
                 (self.next, self.submitted, self.done, self.completed) = (self.chain, 0, 0, 0);
                 self.busy_until = None;
             }
-            0x18 if length == 8 => self.completion_address = value,
             0x18 | 0x1c => {
                 self.completion_address =
                     with_half(self.completion_address, offset - 0x18, value as u32);
@@ -154,18 +177,45 @@ impl Channel {
         None
     }
 
-    fn command(&mut self, command: u64, now: Nanoseconds) {
+    fn command(&mut self, command: u64, now: Nanoseconds) -> Option<Event> {
+        let late = self.lateness.as_mut().map_or(0, Lateness::next_delay);
         if command & RESET != 0 {
-            let error_mask = self.error_mask;
-            self.power_on();
-            self.error_mask = error_mask;
+            self.resetting = true;
+            if self.status == ACTIVE {
+                return Some(Event::Complaint("RESET of an active channel is ignored"));
+            }
+            self.resets_at = Some(now + RESET_TIME + late);
         } else if command & SUSPEND != 0 && self.status <= DONE {
-            self.status = SUSPENDED;
-            self.busy_until = None;
+            self.suspends_at = Some(now + SUSPEND_TIME + late);
         } else if command & RESUME != 0 && self.status == SUSPENDED {
             self.status = ACTIVE;
             self.start_next(now);
         }
+        None
+    }
+
+    /// Ends commands that are done at `now`, and writes data that was held back.
+    pub fn finish_commands(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
+        if self.held_until.take_if(|at| *at <= now).is_some() {
+            release(&mut self.held, machine);
+        }
+        if self.suspends_at.take_if(|at| *at <= now).is_some() {
+            self.status = SUSPENDED;
+            self.busy_until = None;
+            if self.resetting && self.resets_at.is_none() {
+                self.resets_at = Some(now + RESET_TIME);
+            }
+        }
+        if self.resets_at.take_if(|at| *at <= now).is_some() {
+            let (error_mask, lateness) = (self.error_mask, self.lateness);
+            self.power_on();
+            (self.error_mask, self.lateness) = (error_mask, lateness);
+        }
+    }
+
+    /// Answers commands late from now on.
+    pub fn be_late(&mut self, lateness: Lateness) {
+        self.lateness = Some(lateness);
     }
 
     /// Starts the next descriptor, if there is one and none is executing.
@@ -175,15 +225,22 @@ impl Channel {
         }
     }
 
-    /// When the current descriptor completes.
+    /// When the current descriptor or a command is done.
     pub fn due(&self) -> Option<Nanoseconds> {
-        self.busy_until
+        let all = [self.busy_until, self.suspends_at, self.resets_at, self.held_until];
+        all.into_iter().flatten().min()
     }
 
-    /// Completes the current descriptor.
+    /// Whether the current descriptor is complete at `now`.
+    pub fn is_done(&self, now: Nanoseconds) -> bool {
+        self.busy_until.is_some_and(|at| at <= now)
+    }
+
+    /// Completes the current descriptor. If the function `reorders`, the completion overtakes the data.
     pub fn step(
         &mut self,
         bus_master: bool,
+        reorders: bool,
         fault: Option<Fault>,
         machine: &mut dyn Machine,
     ) -> Option<Event> {
@@ -196,6 +253,10 @@ impl Channel {
         let halts = matches!(fault, Some(Fault::Halt | Fault::HaltOnce));
         let result = if halts {
             Err(READ_DATA)
+        } else if bus_master && reorders {
+            self.held_until = Some(at + DESCRIPTOR);
+            release(&mut self.held, machine);
+            execute(&mut Relaxed { machine: &mut *machine, held: &mut self.held }, address, fault)
         } else if bus_master {
             execute(machine, address, fault)
         } else {
@@ -254,8 +315,9 @@ impl Channel {
 
     /// Restores the power-on state, except for counters.
     pub fn power_on(&mut self) {
-        let Channel { copies, nulls, xors, bytes, fences, halts, .. } = *self;
-        *self = Channel { copies, nulls, xors, bytes, fences, halts, ..Channel::default() };
+        let Channel { copies, nulls, xors, bytes, fences, halts, lateness, .. } = *self;
+        let fresh = Channel { copies, nulls, xors, bytes, fences, halts, ..Channel::default() };
+        *self = Channel { lateness, ..fresh };
     }
 
     pub fn counted(&self) -> [(&'static str, u64); 6] {

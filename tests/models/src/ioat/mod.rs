@@ -9,7 +9,9 @@ mod descriptor;
 mod tests;
 
 use crate::registers::{byte_of, number, read_bytes};
-use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
+use crate::{
+    Bar, ConfigSpace, Function, Interrupt, Interrupts, Lateness, Machine, Nanoseconds, PortType,
+};
 use channel::{Channel, Event};
 
 const BAR: Bar = Bar { index: 0, size: 0x4000 };
@@ -83,6 +85,8 @@ pub struct Ioat {
     interrupt_delay: u16,
     attention: u32,
     channels: Vec<Channel>,
+    /// The driver's violations of the device's rules, each once.
+    pub complaints: Vec<String>,
 }
 
 impl Ioat {
@@ -101,7 +105,15 @@ impl Ioat {
             .write_one_to_clear(0x180, !0)
             .writable(0x184, !0);
         let channels = (0..settings.channels).map(|_| Channel::default()).collect();
-        Ioat { settings, config, interrupt_control: 0, interrupt_delay: 0, attention: 0, channels }
+        Ioat {
+            settings,
+            config,
+            interrupt_control: 0,
+            interrupt_delay: 0,
+            attention: 0,
+            channels,
+            complaints: Vec::new(),
+        }
     }
 
     /// Replaces the injected fault; None removes it.
@@ -126,6 +138,12 @@ impl Ioat {
         }
     }
 
+    fn complain(&mut self, what: &str) {
+        if !self.complaints.iter().any(|known| known == what) {
+            self.complaints.push(what.to_string());
+        }
+    }
+
     fn interrupt_status(&self) -> u8 {
         let pending = if self.attention != 0 { INT_STATUS } else { 0 };
         let asserted = pending != 0 && self.interrupt_control & MASTER_ENABLE != 0;
@@ -134,6 +152,9 @@ impl Ioat {
 
     /// Handles a channel's request to the engine.
     fn raise(&mut self, index: usize, event: Option<Event>, machine: &mut dyn Machine) {
+        if let Some(Event::Complaint(what)) = event {
+            return self.complain(what);
+        }
         if event != Some(Event::Interrupt) || !self.channels[index].take_interrupt() {
             return;
         }
@@ -194,15 +215,19 @@ impl Function for Ioat {
 
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         for index in 0..self.channels.len() {
-            while self.channels[index].due().is_some_and(|at| at <= now) {
-                let allowed = self.config.is_bus_master();
+            while self.channels[index].is_done(now) {
+                let (allowed, reorders) = (self.config.is_bus_master(), self.config.may_reorder());
+                if reorders {
+                    self.complain("Relaxed Ordering is on: completions overtake data");
+                }
                 let fault = self.settings.fault;
-                let event = self.channels[index].step(allowed, fault, machine);
+                let event = self.channels[index].step(allowed, reorders, fault, machine);
                 if fault == Some(Fault::HaltOnce) {
                     self.settings.fault = None;
                 }
                 self.raise(index, event, machine);
             }
+            self.channels[index].finish_commands(now, machine);
         }
         self.channels.iter().filter_map(Channel::due).min()
     }
@@ -214,12 +239,18 @@ impl Function for Ioat {
         self.channels.iter_mut().for_each(Channel::power_on);
     }
 
+    fn be_late(&mut self, lateness: Lateness) {
+        self.channels.iter_mut().for_each(|channel| channel.be_late(lateness));
+    }
+
     fn counters(&self) -> Vec<(String, u64)> {
         let all = self.channels.iter().enumerate();
-        all.flat_map(|(index, channel)| {
+        let counted = all.flat_map(|(index, channel)| {
             let counted = channel.counted();
             counted.map(|(name, count)| (format!("channel{index}.{name}"), count))
-        })
-        .collect()
+        });
+        let complaints = ("complaints".to_string(), self.complaints.len() as u64);
+        let texts = self.complaints.iter().map(|what| (format!("complaint ({what})"), 1));
+        counted.chain([complaints]).chain(texts).collect()
     }
 }

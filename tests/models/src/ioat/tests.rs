@@ -4,6 +4,8 @@ use crate::testing::TestMachine;
 const RING: u64 = 0x1000;
 const COMPLETION: u64 = 0x2000;
 const CHANNEL0: u64 = CHANNEL;
+/// Offset of the PCI Express capability.
+const EXPRESS: u64 = 0x5c;
 
 /// An engine with one channel, driven by the test.
 struct Driver {
@@ -16,12 +18,29 @@ impl Driver {
     fn new(fault: Option<Fault>) -> Self {
         let mut ioat = Ioat::new(Config { device: 0x0e20, channels: 1, version: 0x32, fault });
         ioat.config.write(0x04, &6u16.to_le_bytes());
+        // Device Control, behind MSI-X: ordered, snooped.
+        ioat.config.write(EXPRESS + 8, &0x2000u16.to_le_bytes());
+        assert!(!ioat.config.may_reorder() && !ioat.config.may_bypass_caches());
         let mut driver = Driver { ioat, machine: TestMachine::new(1 << 16), now: 0 };
         driver.write(0x03, &[MASTER_ENABLE | MSIX_BY_CHANNEL]);
         driver.write(CHANNEL0, &0x1du16.to_le_bytes());
-        driver.write(CHANNEL0 + 0x18, &COMPLETION.to_le_bytes());
-        driver.write(CHANNEL0 + 0x10, &RING.to_le_bytes());
+        driver.set_addresses();
         driver
+    }
+
+    /// Writes CHANCMP and CHAINADDR.
+    fn set_addresses(&mut self) {
+        for (offset, address) in [(0x18, COMPLETION), (0x10, RING)] {
+            self.write(CHANNEL0 + offset, &(address as u32).to_le_bytes());
+            self.write(CHANNEL0 + offset + 4, &((address >> 32) as u32).to_le_bytes());
+        }
+    }
+
+    /// Advances time until no work is due.
+    fn settle(&mut self) {
+        while let Some(due) = self.ioat.poll(self.now, &mut self.machine) {
+            self.now = due;
+        }
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) {
@@ -48,9 +67,7 @@ impl Driver {
     /// Submits `count` descriptors, and advances time until no work is due.
     fn run(&mut self, count: u16) {
         self.write(CHANNEL0 + 0x06, &count.to_le_bytes());
-        while let Some(due) = self.ioat.poll(self.now, &mut self.machine) {
-            self.now = due;
-        }
+        self.settle();
     }
 
     fn completion(&mut self) -> u64 {
@@ -109,10 +126,12 @@ fn an_invalid_descriptor_halts_the_channel_until_reset() {
         assert_eq!(driver.read(CHANNEL0 + 0x28) & 0xffff_ffff, errors);
         assert_eq!(driver.completion(), 3);
         driver.write(CHANNEL0 + 0x04, &[0x20]);
+        assert_eq!(driver.read(CHANNEL0 + 0x04) & 0x20, 0x20, "a reset takes time");
+        driver.settle();
+        assert_eq!(driver.read(CHANNEL0 + 0x04) & 0x20, 0);
         assert_eq!(driver.read(CHANNEL0 + 0x28) & 0xffff_ffff, 0);
         driver.write(CHANNEL0, &0x1du16.to_le_bytes());
-        driver.write(CHANNEL0 + 0x18, &COMPLETION.to_le_bytes());
-        driver.write(CHANNEL0 + 0x10, &RING.to_le_bytes());
+        driver.set_addresses();
         driver.copy(0, 0x4000, 0x5000, 8);
         driver.run(1);
         assert_eq!(driver.completion(), RING | 1);
@@ -141,4 +160,44 @@ fn each_fault_is_detectable() {
             && driver.machine.interrupts.len() == 1;
         assert!(!right, "{name}");
     }
+}
+
+#[test]
+fn a_64_bit_store_to_an_address_is_ignored() {
+    let mut driver = Driver::new(None);
+    driver.write(CHANNEL0 + 0x18, &0xdead_0000u64.to_le_bytes());
+    driver.write(CHANNEL0 + 0x10, &0xdead_0000u64.to_le_bytes());
+    assert_eq!((driver.read(CHANNEL0 + 0x18), driver.read(CHANNEL0 + 0x10)), (COMPLETION, RING));
+    assert_eq!(driver.counter("complaints"), 1);
+}
+
+#[test]
+fn an_active_channel_is_reset_only_once_it_is_suspended() {
+    let mut driver = Driver::new(None);
+    (0..8).for_each(|slot| driver.copy(slot, 0x4000, 0x5000, 16));
+    driver.write(CHANNEL0 + 0x06, &8u16.to_le_bytes());
+    driver.write(CHANNEL0 + 0x04, &[0x20]);
+    driver.now += 1_500;
+    driver.ioat.poll(driver.now, &mut driver.machine);
+    assert_eq!(driver.counter("channel0.copies"), 1, "it goes on");
+    assert_eq!((driver.read(CHANNEL0 + 0x04) & 0x20, driver.counter("complaints")), (0x20, 1));
+    driver.write(CHANNEL0 + 0x04, &[0x04]);
+    assert_eq!(driver.read(CHANNEL0 + 0x08) & 7, 0, "suspending takes time");
+    driver.settle();
+    assert_eq!((driver.read(CHANNEL0 + 0x04) & 0x20, driver.read(CHANNEL0 + 0x10)), (0, 0));
+}
+
+#[test]
+fn completion_overtakes_data_while_ordering_is_relaxed() {
+    let mut driver = Driver::new(None);
+    driver.ioat.config.write(EXPRESS + 8, &0x2010u16.to_le_bytes());
+    driver.machine.memory[0x4000..0x4010].fill(7);
+    driver.copy(0, 0x4000, 0x5000, 16);
+    driver.write(CHANNEL0 + 0x06, &1u16.to_le_bytes());
+    driver.now += 1_000;
+    driver.ioat.poll(driver.now, &mut driver.machine);
+    assert_eq!((driver.completion(), driver.machine.memory[0x5000]), (RING | 1, 0));
+    driver.settle();
+    assert_eq!(driver.machine.memory[0x5000], 7);
+    assert_eq!(driver.counter("complaints"), 1);
 }

@@ -164,6 +164,7 @@ impl Mlx5 {
         pending.entry[0x3f] = status << 1;
         let late = |fault: &Fault| if let Fault::Late(by) = fault { Some(*by) } else { None };
         pending.due += self.faults.iter().find_map(late).unwrap_or(0);
+        pending.due += self.lateness.as_mut().map_or(0, |lateness| lateness.next_delay());
         if self.has(Fault::OutOfOrder) {
             let odd = self.state.pending.len().is_multiple_of(2);
             pending.due += if odd { 2_000_000 } else { 1_000_000 };
@@ -278,6 +279,7 @@ impl Mlx5 {
                 self.vport_command(opcode, input, room)
             }
             0x805 => self.access_register(input, room),
+            0x829 | 0x82b => self.switch_command(opcode, input),
             0x822 | 0x826 => self.congestion_command(opcode, input),
             0x904..=0x90a => self.work_queue_command(opcode, input),
             0x92f..=0x93c => self.steering_command(opcode, input),
@@ -304,7 +306,7 @@ impl Mlx5 {
                 self.state.stage = Stage::Off;
             }
             0x102 => {
-                let (pages, [boot, init, _]) = (self.state.pages.len(), self.settings.pages);
+                let (pages, [boot, init]) = (self.state.pages.len(), self.pages_to_start());
                 if self.state.issi != 1 {
                     return refuse(BAD_SYSTEM_STATE, "only ISSI 1 is modelled");
                 }

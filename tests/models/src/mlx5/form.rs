@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn commands_have_formats() {
-        assert_eq!(FORMS.len(), 85);
+        assert_eq!(FORMS.len(), 87);
         let form = of(0x301).unwrap();
         assert_eq!(
             (form.name, form.input, form.list, form.output),

@@ -22,6 +22,11 @@ pub const LOCAL_READ: usize = 0x15;
 /// Syndromes of completions.
 pub const LOCAL_PROTECTION: u8 = 4;
 
+/// Enable bits of a page entry (Linux: `MLX5_EN_RD`, `MLX5_EN_WR`). A page without is not present. Entries of
+/// CREATE_MKEY go without them, those of UMR work requests need them.
+const ENABLE_READ: u64 = 1;
+const ENABLE_WRITE: u64 = 2;
+
 /// Bytes of a key's list of translations.
 const MOST_TRANSLATIONS: usize = 4 << 20;
 /// Most levels of indirect keys.
@@ -139,6 +144,10 @@ impl Mlx5 {
             }
         }
         translations.truncate(given);
+        if key.mode() == 1 {
+            let enabled = (ENABLE_READ | ENABLE_WRITE) as u8;
+            translations.chunks_exact_mut(8).for_each(|entry| entry[7] |= enabled);
+        }
         let index = self.state.number(0x200, 0x100);
         self.state.keys.insert(index, MemoryKey { translations, ..key });
         made(index)
@@ -185,7 +194,13 @@ impl Mlx5 {
                 let (mut at, mut left) = (address - start + (start & mask), length);
                 while left > 0 {
                     let index = (at >> shift) as usize * 8;
-                    let page = be64(found.translations.get(index..index + 8)?, 0) & !0xfff;
+                    let entry = be64(found.translations.get(index..index + 8)?, 0);
+                    let writes = matches!(access.right, LOCAL_WRITE | REMOTE_WRITE | ATOMIC);
+                    let needed = if writes { ENABLE_WRITE } else { ENABLE_READ };
+                    if entry & needed == 0 {
+                        return None;
+                    }
+                    let page = entry & !0xfff;
                     let count = (mask + 1 - (at & mask)).min(left);
                     pieces.push((page + (at & mask), count));
                     (at, left) = (at + count, left - count);

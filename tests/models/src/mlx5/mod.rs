@@ -7,7 +7,7 @@
 //! must be 0, lengths right, and objects in the state that a command requires.
 //!
 //! Not modelled: shared receive queues (created, but not used), striding receive queues, compressed completions,
-//! on-demand paging, DEVX, DC, XRC, the e-switch, PTP, loopback of Ethernet frames, inner headers of tunnels.
+//! on-demand paging, DEVX, DC, XRC, the e-switch beyond its table of addresses, PTP, inner headers of tunnels.
 
 mod buffer;
 mod capabilities;
@@ -43,7 +43,8 @@ pub use fault::Fault;
 
 use crate::registers::read_bytes;
 use crate::{
-    Bar, Cable, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType,
+    Bar, Cable, ConfigSpace, Function, Interrupt, Interrupts, Lateness, Machine, Nanoseconds,
+    PortType,
 };
 use state::State;
 use std::collections::{BTreeMap, VecDeque};
@@ -57,8 +58,6 @@ const UARS: u64 = 0x10_0000;
 /// The MSI-X table and its pending bits.
 const MSIX_TABLE: u32 = 0x2000;
 const MSIX_PENDING: u32 = 0x3000;
-/// Device control of the PCI Express capability, the first in the list: bit 15 starts a function-level reset.
-const DEVICE_CONTROL: u64 = 0x58;
 
 /// The default MAC address.
 pub const MAC: [u8; 6] = [0xec, 0x0d, 0x9a, 1, 2, 3];
@@ -94,8 +93,18 @@ pub struct Config {
     pub vectors: u16,
     /// 4 KiB pages that the firmware requests at boot, before INIT_HCA, and after it.
     pub pages: [u32; 3],
+    /// Further pages before INIT_HCA, if the driver leaves `log_max_qp` at its maximum; each step less halves them.
+    pub pages_for_pairs: u32,
+    /// Time of a function-level reset, in which configuration requests are answered by retries.
+    pub reset_time: Nanoseconds,
     /// Start-up time of the firmware in nanoseconds.
     pub start_up: Nanoseconds,
+    /// Time after the driver has set the command queue's address in which the firmware takes no commands (Linux:
+    /// second `wait_fw_init` in `mlx5_function_enable`).
+    pub load: Nanoseconds,
+    /// A physical function manages the card's switch of physical functions (MPFS): unicast frames arrive only for
+    /// addresses in its table.
+    pub manages_switch: bool,
     /// The function is trusted, and may receive frames for other addresses.
     pub trusted: bool,
     /// Priorities with flow control, a bit for each.
@@ -115,7 +124,11 @@ impl Default for Config {
             roce: true,
             vectors: 8,
             pages: [33, 700, 300],
-            start_up: 0,
+            pages_for_pairs: 1024,
+            reset_time: 50_000_000,
+            start_up: 20_000_000,
+            load: 20_000_000,
+            manages_switch: true,
             trusted: true,
             flow_control: 0,
             marks: None,
@@ -174,6 +187,8 @@ pub struct Mlx5 {
     counted_at_reset: [u64; 5],
     state: State,
     now: Nanoseconds,
+    /// Delays of replies.
+    lateness: Option<Lateness>,
     /// Pages to request (negative: to return) at the next poll.
     requested_pages: Option<i32>,
     /// All send queues are processed at the next poll.
@@ -191,7 +206,7 @@ impl Mlx5 {
             .express(PortType::Endpoint)
             .msix(settings.vectors, 0, MSIX_TABLE, MSIX_PENDING)
             .power_management()
-            .writable(DEVICE_CONTROL as usize, 0xffff);
+            .error_reporting();
         Mlx5 {
             settings,
             config,
@@ -204,6 +219,7 @@ impl Mlx5 {
             counted_at_reset: [0; 5],
             state: State::new(&settings, 0),
             now: 0,
+            lateness: None,
             requested_pages: None,
             woken: false,
             complaints: Vec::new(),
@@ -287,14 +303,9 @@ impl Mlx5 {
         }
     }
 
-    /// Resets the function if the driver has started a function-level reset.
-    fn take_reset(&mut self) {
-        let mut control = [0; 2];
-        self.config.read(DEVICE_CONTROL, &mut control);
-        if control[1] & 0x80 != 0 {
-            self.config.put(DEVICE_CONTROL as usize, &[control[0], control[1] & 0x7f]);
-            self.reset();
-        }
+    /// Whether the function manages the card's switch.
+    fn manages_switch(&self) -> bool {
+        !self.is_virtual() && self.settings.manages_switch
     }
 
     /// Values of the queue counter: out-of-sequence packets, duplicate requests, received RNR NAKs, received sequence
@@ -325,7 +336,6 @@ impl Function for Mlx5 {
 
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
         self.counts.register_reads += 1;
-        self.take_reset();
         if bar != 0 || self.is_silent() {
             return into.fill(0xff);
         }
@@ -342,7 +352,6 @@ impl Function for Mlx5 {
     ) {
         self.now = now;
         self.counts.register_writes += 1;
-        self.take_reset();
         if bar != 0 || self.is_silent() {
             return;
         }
@@ -354,7 +363,6 @@ impl Function for Mlx5 {
 
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         self.now = now;
-        self.take_reset();
         let cable = self.cable.clone();
         if let Some(cable) = &cable {
             let cable = &mut *cable.lock().unwrap_or_else(PoisonError::into_inner);
@@ -384,6 +392,14 @@ impl Function for Mlx5 {
         if more { Some(now) } else { due.map(|at| at.max(now)) }
     }
 
+    fn reset_time(&self) -> Nanoseconds {
+        self.settings.reset_time
+    }
+
+    fn be_late(&mut self, lateness: Lateness) {
+        self.lateness = Some(lateness);
+    }
+
     fn reset(&mut self) {
         let ends = |fault: &Fault| {
             matches!(fault, Fault::Fatal(_) | Fault::AllOnes | Fault::QueueHangs(_))
@@ -391,7 +407,7 @@ impl Function for Mlx5 {
         self.faults.retain(|fault| !ends(fault));
         self.counts.resets += 1;
         self.counted_at_reset = self.transport_counts();
-        self.state = State::new(&self.settings, self.now);
+        self.state = State::new(&self.settings, self.now + self.settings.reset_time);
         self.state.capabilities = capabilities::all(&self.settings, &self.faults);
         let mut control = [0; 2];
         self.config.read(4, &mut control);

@@ -1,9 +1,9 @@
 //! Pages that the driver lends to the firmware: requests, supply and return.
 
-use super::Mlx5;
 use super::command::{BAD_PARAMETER, BAD_SYSTEM_STATE, Reply, done, refuse};
 use super::fields::{be16, be32, be64, put32};
 use super::state::Stage;
+use super::{Mlx5, capabilities};
 use crate::Machine;
 
 /// Written to both ends of a page while the firmware owns it, to detect the host's writes.
@@ -11,8 +11,15 @@ const MARK: [u8; 8] = *b"firmware";
 const PAGE: u64 = 4096;
 
 impl Mlx5 {
+    /// Pages that the firmware needs at boot, and before INIT_HCA with the capabilities that the driver has set.
+    pub(super) fn pages_to_start(&self) -> [u32; 2] {
+        let [boot, init, _] = self.settings.pages;
+        let fewer = capabilities::LOG_PAIRS.saturating_sub(self.log_pairs());
+        [boot, init + (self.settings.pages_for_pairs >> fewer)]
+    }
+
     pub(super) fn query_pages(&mut self, input: &[u8]) -> Reply {
-        let [boot, init, _] = self.settings.pages.map(|count| count as i32);
+        let [boot, init] = self.pages_to_start().map(|count| count as i32);
         let owned = self.state.pages.len() as i32;
         let count = match be16(input, 6) {
             1 => boot - owned,

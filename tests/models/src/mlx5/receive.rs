@@ -31,6 +31,15 @@ impl Mlx5 {
         if self.take_packet(frame, machine) {
             return;
         }
+        if !self.passes_switch(&frame[..6]) {
+            self.counts.filtered += 1;
+            return;
+        }
+        self.receive_in_function(frame, machine);
+    }
+
+    /// Receives a frame that has reached the function.
+    fn receive_in_function(&mut self, frame: &[u8], machine: &mut dyn Machine) {
         if !self.state.vport.accepts(&frame[..6]) {
             self.counts.filtered += 1;
             return;
@@ -41,6 +50,13 @@ impl Mlx5 {
         }
         for (place, tag) in places {
             self.receive_at(place, tag, frame, machine);
+        }
+    }
+
+    /// Receives a frame that the function has sent itself (local loopback).
+    pub(super) fn loop_back(&mut self, frame: &[u8], machine: &mut dyn Machine) {
+        if self.state.vport.loops_back(&frame[..6]) {
+            self.receive_in_function(frame, machine);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The initialization segment and the doorbells.
 
 use super::fields::{be32, be64};
+use super::state::Stage;
 use super::{Fault, MSIX_PENDING, MSIX_TABLE, Mlx5};
 use crate::Machine;
 
@@ -64,6 +65,10 @@ impl Mlx5 {
                 if value & !0xfff != 0 {
                     let high = u64::from(self.state.queue_high) << 32;
                     self.state.queue = high | u64::from(value & !0xfff);
+                    if self.state.interface == 0 && self.state.stage == Stage::Off {
+                        // The firmware takes the address over, and is busy meanwhile.
+                        self.state.ready = self.state.ready.max(self.now + self.settings.load);
+                    }
                 }
             }
             (COMMAND_DOORBELL, 4) => self.take_commands(value, machine),

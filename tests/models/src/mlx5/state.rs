@@ -69,6 +69,8 @@ pub struct State {
     /// Root tables by type.
     pub roots: BTreeMap<u8, u32>,
     pub vport: vport::Context,
+    /// Addresses in the table of the switch of physical functions, by index.
+    pub switch_table: BTreeMap<u32, [u8; 6]>,
     /// Written port registers.
     pub registers: BTreeMap<u16, Vec<u8>>,
     /// The link state that was last reported to the driver.
@@ -109,6 +111,7 @@ impl State {
             tables: BTreeMap::new(),
             roots: BTreeMap::new(),
             vport: vport::Context::new(settings),
+            switch_table: BTreeMap::new(),
             registers: BTreeMap::new(),
             reported_link: true,
             active: BTreeSet::new(),

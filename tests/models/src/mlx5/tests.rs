@@ -4,6 +4,8 @@ use super::fields::{be16, be32, be64, put32, put64, set};
 use super::*;
 use crate::testing::TestMachine;
 
+mod reset;
+
 const MEMORY: usize = 8 << 20;
 const QUEUE: u64 = 0x1000;
 const OUTPUT: u64 = 0x10_000;
@@ -48,7 +50,11 @@ impl Bench {
         let cards = [1, 2].map(|last| {
             let [a, b, c, d, e, _] = MAC;
             let mac = [a, b, c, d, e, last];
-            let mut card = Mlx5::new(Config { mac, pages: [2, 3, 0], ..Config::default() });
+            let (start_up, load, pages_for_pairs) = (0, 0, 0);
+            let pages = [2, 3, 0];
+            let settings =
+                Config { mac, pages, pages_for_pairs, start_up, load, ..Config::default() };
+            let mut card = Mlx5::new(settings);
             card.config().write(4, &6u16.to_le_bytes());
             card
         });
@@ -444,19 +450,6 @@ fn host_writes_to_firmware_pages_are_detected() {
     assert_eq!(bench.complained(0), 1);
     bench.command(0, 0x105, 0, &[0; 8]).unwrap();
     assert_eq!(bench.complained(0), 0);
-}
-
-#[test]
-fn function_level_reset_clears_all_state() {
-    let (mut bench, ..) = Bench::pairs();
-    bench.cards[0].config().write(DEVICE_CONTROL, &0x8000u16.to_le_bytes());
-    bench.cards[0].poll(0, &mut bench.machine);
-    assert_eq!((bench.cards[0].left().len(), bench.cards[0].pages()), (0, 0));
-    let mut bytes = [0; 2];
-    bench.cards[0].config().read(4, &mut bytes);
-    assert_eq!(bytes[0] & 4, 0);
-    bench.cards[0].config().read(DEVICE_CONTROL, &mut bytes);
-    assert_eq!(bytes[1] & 0x80, 0);
 }
 
 #[test]

@@ -70,6 +70,7 @@ impl Mlx5 {
                 for frame in frames {
                     self.counts.sent += 1;
                     self.state.vport.count(&frame, true);
+                    self.loop_back(&frame, machine);
                     if self.link {
                         self.sent.push(frame);
                     }

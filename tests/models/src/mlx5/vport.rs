@@ -1,6 +1,9 @@
 //! The function's vport, its port of the card's switch: addresses, filters, counters; and the GID table.
 
-use super::command::{BAD_INDEX, BAD_PARAMETER, BAD_RESOURCE, Reply, done, refuse};
+use super::capabilities::LOG_SWITCH_TABLE;
+use super::command::{
+    BAD_INDEX, BAD_OPERATION, BAD_PARAMETER, BAD_RESOURCE, BAD_RESOURCE_STATE, Reply, done, refuse,
+};
 use super::fields::{be16, be32, get, put32, put64, set};
 use super::objects::Kind;
 use super::{Config, Mlx5};
@@ -48,6 +51,13 @@ impl Context {
         self.bytes[3] & 1 == 1
     }
 
+    /// Whether a sent frame to this address is also received by the function itself, if its filter accepts it.
+    pub fn loops_back(&self, address: &[u8]) -> bool {
+        // disable_mc_local_lb, disable_uc_local_lb
+        let disabled = if address[0] & 1 == 1 { 4 } else { 2 };
+        self.bytes[3] & disabled == 0
+    }
+
     fn mac(&self) -> &[u8] {
         &self.bytes[0xf6..0xfc]
     }
@@ -78,6 +88,38 @@ impl Context {
 }
 
 impl Mlx5 {
+    /// Whether a frame to this address comes through the switch of physical functions.
+    pub(super) fn passes_switch(&self, address: &[u8]) -> bool {
+        let is_group = address[0] & 1 == 1;
+        let context = &self.state.vport;
+        let promiscuous = context.bytes[0xf0] >> 5 & 5 != 0;
+        let listed = || self.state.switch_table.values().any(|entry| entry[..] == *address);
+        !self.manages_switch() || is_group || promiscuous || listed()
+    }
+
+    /// SET_L2_TABLE_ENTRY, DELETE_L2_TABLE_ENTRY.
+    pub(super) fn switch_command(&mut self, opcode: u16, input: &[u8]) -> Reply {
+        let index = be32(input, 0x14);
+        if !self.manages_switch() {
+            return refuse(BAD_OPERATION, "the function does not manage the switch");
+        }
+        if index >= 1 << LOG_SWITCH_TABLE {
+            return refuse(BAD_INDEX, format!("entry {index} of the switch's table"));
+        }
+        if opcode == 0x82b {
+            return match self.state.switch_table.remove(&index) {
+                Some(_) => done(),
+                None => refuse(BAD_RESOURCE_STATE, format!("entry {index} is empty")),
+            };
+        }
+        let address: [u8; 6] = input[0x22..0x28].try_into().expect("six bytes");
+        if address[0] & 1 == 1 || address == [0; 6] {
+            return refuse(BAD_PARAMETER, format!("the address {address:02x?}"));
+        }
+        self.state.switch_table.insert(index, address);
+        done()
+    }
+
     pub(super) fn vport_command(&mut self, opcode: u16, input: &[u8], room: usize) -> Reply {
         // These commands have a port number, which must be 0.
         let other = matches!(opcode, 0x750..=0x755 | 0x76f | 0x770) && be32(input, 8) != 0;

@@ -12,7 +12,9 @@ mod queue;
 mod tests;
 
 use crate::registers::{byte_of, number, read_bytes, with_half};
-use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
+use crate::{
+    Bar, ConfigSpace, Function, Interrupt, Interrupts, Lateness, Machine, Nanoseconds, PortType,
+};
 pub use namespace::{Namespace, Shape};
 use queue::{Completion, Completions, Submissions};
 use std::collections::BTreeMap;
@@ -88,6 +90,10 @@ pub struct Config {
     pub vectors: u16,
     /// Most pairs of I/O queues that are granted.
     pub pairs: u16,
+    /// Time from CC.EN to CSTS.RDY, and back.
+    pub ready_time: Nanoseconds,
+    /// CAP.TO, in units of 500 ms.
+    pub timeout: u8,
     /// Namespaces of the controller.
     pub namespaces: Vec<Shape>,
 }
@@ -108,6 +114,8 @@ impl Default for Config {
             health: true,
             vectors: 5,
             pairs: 4,
+            ready_time: 0,
+            timeout: 4,
             namespaces: vec![Shape::new(1, 4096, 9)],
         }
     }
@@ -144,6 +152,11 @@ pub struct Nvme {
     resets: u64,
     flushes: u64,
     shutdowns: u64,
+    lateness: Option<Lateness>,
+    /// When the change of CC.EN takes effect.
+    follows_at: Option<Nanoseconds>,
+    /// When waiting commands are executed, if the controller is late.
+    works_at: Option<Nanoseconds>,
 }
 
 impl Nvme {
@@ -183,7 +196,19 @@ impl Nvme {
             resets: 0,
             flushes: 0,
             shutdowns: 0,
+            lateness: None,
+            follows_at: None,
+            works_at: None,
         }
+    }
+
+    /// Whether commands wait in a submission queue.
+    fn has_commands(&self) -> bool {
+        self.submissions.values().any(|queue| queue.head != queue.tail)
+    }
+
+    fn delay(&mut self) -> Nanoseconds {
+        self.lateness.as_mut().map_or(0, Lateness::next_delay)
     }
 
     /// Injects a fault.
@@ -230,8 +255,12 @@ impl Nvme {
 
     fn capabilities(&self) -> u64 {
         let queues = u64::from(self.settings.entries - 1);
-        // Contiguous queues; 2 s; NVM command set.
-        queues | 1 << 16 | 4 << 24 | u64::from(self.settings.stride) << 32 | 1 << 37
+        // Contiguous queues; NVM command set.
+        queues
+            | 1 << 16
+            | u64::from(self.settings.timeout) << 24
+            | u64::from(self.settings.stride) << 32
+            | 1 << 37
     }
 
     fn csts(&self) -> u32 {
@@ -437,16 +466,34 @@ impl Function for Nvme {
         }
     }
 
-    fn poll(&mut self, _: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
-        self.follow();
-        if self.csts() == READY && self.config.is_bus_master() {
-            self.work(machine);
+    fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
+        let is_behind = (self.configuration ^ self.status) & READY != 0;
+        if is_behind && self.follows_at.is_none() {
+            self.follows_at = Some(now + self.settings.ready_time + self.delay());
         }
-        None
+        if !is_behind || self.follows_at.is_some_and(|at| at <= now) {
+            self.follows_at = None;
+            self.follow();
+        }
+        if self.csts() == READY && self.config.is_bus_master() {
+            if self.works_at.is_none() && self.lateness.is_some() && self.has_commands() {
+                self.works_at = Some(now + self.delay());
+            }
+            if self.works_at.is_none_or(|at| at <= now) {
+                self.works_at = None;
+                self.work(machine);
+            }
+        }
+        [self.follows_at, self.works_at].into_iter().flatten().min()
+    }
+
+    fn be_late(&mut self, lateness: Lateness) {
+        self.lateness = Some(lateness);
     }
 
     fn reset(&mut self) {
         self.drop_queues();
+        (self.follows_at, self.works_at) = (None, None);
         (self.configuration, self.status, self.attributes) = (0, 0, 0);
         (self.submission_base, self.completion_base) = (0, 0);
     }

@@ -16,7 +16,17 @@ const STATUS: u64 = 0x14;
 const FIFO_WRITE: u64 = 0x3c;
 
 const ABORT: u32 = 0x40_0000;
-const RUN: u32 = 0x20_0000;
+pub const RUN: u32 = 0x20_0000;
+/// CONTROL.
+pub const INIT: u32 = 1;
+pub const SUSPEND: u32 = 2;
+/// Time to initialize a channel, in which it takes no descriptors (Linux waits as long), and to suspend it.
+pub const INIT_TIME: Nanoseconds = 10_000;
+pub const SUSPEND_TIME: Nanoseconds = 2_000;
+pub const INT_SUSPENDED: u32 = 4;
+/// Complaint about INIT of a channel whose status is RUN (Linux `tsi721_bdma_ch_free` refuses, `tsi721_dma_stop`
+/// suspends the channel and waits).
+pub const RUNS: &str = "INIT of a running channel is ignored";
 const INT_DONE: u32 = 8;
 const INT_ERROR: u32 = 2;
 const INT_WANTED: u32 = 1;
@@ -38,6 +48,9 @@ pub struct Channel {
     started: bool,
     waiting: Option<Waiting>,
     hangs: bool,
+    /// End of the initialization.
+    ready_at: Nanoseconds,
+    suspends_at: Option<Nanoseconds>,
 }
 
 fn base(channel: usize) -> u64 {
@@ -55,24 +68,56 @@ pub fn channel_of(offset: u64) -> Option<usize> {
 }
 
 impl Channel {
-    /// Handles a write to a register.
-    pub fn write(&mut self, kept: &mut Kept, offset: u64, value: u32) {
+    /// Handles a write to a register. `late` delays a suspension. Returns a violation of the rules.
+    pub fn write(
+        &mut self,
+        kept: &mut Kept,
+        offset: u64,
+        value: u32,
+        now: Nanoseconds,
+        late: Nanoseconds,
+    ) -> Option<&'static str> {
         let base = offset & !0xfff;
+        let runs = kept.get(base + STATUS) & RUN != 0;
         match offset & 0xfff {
-            CONTROL if value & 1 != 0 => {
+            CONTROL if value & SUSPEND != 0 => {
+                self.suspends_at = Some(now + if runs { SUSPEND_TIME + late } else { 0 });
+            }
+            CONTROL if value & INIT != 0 && runs => return Some(RUNS),
+            CONTROL if value & INIT != 0 => {
                 *self =
                     Channel { pointer: kept.address(base + 0x24, base + 0x28), ..Self::default() };
-                self.started = true;
+                (self.started, self.ready_at) = (true, now + INIT_TIME);
                 [WRITTEN, DONE, STATUS, FIFO_WRITE].iter().for_each(|at| kept.set(base + at, 0));
             }
+            // Lost.
+            WRITTEN if now < self.ready_at => {}
             INTERRUPT => kept.clear(offset, value),
             DONE | STATUS | FIFO_WRITE => {}
             _ => kept.set(offset, value),
+        }
+        None
+    }
+
+    /// Ends a suspension that is due.
+    fn suspend(&mut self, kept: &mut Kept, base: u64, now: Nanoseconds) {
+        if self.suspends_at.take_if(|at| *at <= now).is_some() {
+            (self.waiting, self.hangs, self.started) = (None, false, false);
+            kept.clear(base + STATUS, RUN);
+            kept.raise(base + INTERRUPT, INT_SUSPENDED);
         }
     }
 }
 
 impl Tsi721 {
+    /// Ends suspensions of channels that are due, which need no bus mastering.
+    pub(super) fn suspend_channels(&mut self, now: Nanoseconds) {
+        for (number, channel) in self.dma.iter_mut().enumerate() {
+            channel.suspend(&mut self.kept, base(number), now);
+        }
+        self.suspend_outbound(now);
+    }
+
     /// Runs all channels.
     pub(super) fn run_dma(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
         for number in 0..self.dma.len() {
@@ -82,7 +127,9 @@ impl Tsi721 {
 
     /// When the first response times out.
     pub(super) fn dma_due(&self) -> Option<Nanoseconds> {
-        self.dma.iter().filter_map(|c| c.waiting.as_ref()).map(|w| w.since + TIMEOUT).min()
+        let waiting = self.dma.iter().filter_map(|c| c.waiting.as_ref());
+        let suspending = self.dma.iter().filter_map(|c| c.suspends_at);
+        waiting.map(|w| w.since + TIMEOUT).chain(suspending).min()
     }
 
     fn step_dma(&mut self, number: usize, now: Nanoseconds, machine: &mut dyn Machine) -> bool {
@@ -240,8 +287,8 @@ impl Tsi721 {
         };
         let Some(data) = data else { return self.abort_dma(number) };
         if let Some((address, len)) = waiting.into {
-            let written = machine.write(address, &data[..len.min(data.len())]);
-            if data.len() < len || written.is_err() {
+            let written = self.put(address, &data[..len.min(data.len())], machine);
+            if data.len() < len || !written {
                 return self.abort_dma(number);
             }
         }

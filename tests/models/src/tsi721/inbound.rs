@@ -98,7 +98,7 @@ impl Tsi721 {
         let place = self.kept.address(base + 0x200, base + 0x204) + 8 * u64::from(free % entries);
         let fetched = machine.read(place, &mut address);
         let mut buffer = u64::from_le_bytes(address);
-        let is_bad = fetched.is_err() || buffer % 8 != 0 || machine.write(buffer, data).is_err();
+        let is_bad = fetched.is_err() || buffer % 8 != 0 || !self.put(buffer, data, machine);
         if is_bad || self.once(Fault::MessageMemory(mailbox)) {
             if is_bad {
                 self.complain("a message buffer is not in memory");

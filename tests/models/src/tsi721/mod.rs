@@ -17,7 +17,8 @@ pub use fault::Fault;
 
 use crate::rapidio::{Kind, Network, Packet, Shared};
 use crate::registers::{byte_of, number, read_bytes};
-use crate::{Bar, ConfigSpace, Function, Interrupts, Machine, Nanoseconds, PortType};
+use crate::relaxed::{Held, Relaxed, release};
+use crate::{Bar, ConfigSpace, Function, Interrupts, Lateness, Machine, Nanoseconds, PortType};
 use registers::{Kept, SIZE};
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
@@ -84,6 +85,9 @@ pub struct Tsi721 {
     levels: Vec<bool>,
     level: bool,
     faults: Vec<Fault>,
+    /// Data that was overtaken by its completion.
+    held: Held,
+    lateness: Option<Lateness>,
     /// The driver's violations of the device's rules.
     pub complaints: Vec<String>,
     counts: Counts,
@@ -133,6 +137,8 @@ impl Tsi721 {
             levels: vec![false; interrupts::VECTORS.into()],
             level: false,
             faults: Vec::new(),
+            held: Held::new(),
+            lateness: None,
             complaints: Vec::new(),
             counts: Counts::default(),
         }
@@ -213,6 +219,20 @@ impl Tsi721 {
         }
     }
 
+    /// Writes data to memory; false if there is none. While Relaxed Ordering or No Snoop is on, the completion that
+    /// follows overtakes the data (Linux clears both bits in `tsi721_probe`).
+    fn put(&mut self, address: u64, data: &[u8], machine: &mut dyn Machine) -> bool {
+        if !self.config.may_reorder() && !self.config.may_bypass_caches() {
+            return machine.write(address, data).is_ok();
+        }
+        let what = "Relaxed Ordering or No Snoop is on: completions overtake data";
+        if !self.complaints.iter().any(|known| known == what) {
+            self.complain(what);
+        }
+        let held = &mut self.held;
+        Relaxed { machine, held }.write(address, data).is_ok()
+    }
+
     /// Reads words of memory.
     fn fetch(&self, address: u64, words: &mut [u32], machine: &mut dyn Machine) -> bool {
         let mut bytes = vec![0; 4 * words.len()];
@@ -252,9 +272,11 @@ impl Tsi721 {
         }
     }
 
-    fn set_register(&mut self, offset: u64, value: u32) {
+    fn set_register(&mut self, offset: u64, value: u32, now: Nanoseconds) {
         if let Some(channel) = block_dma::channel_of(offset) {
-            return self.dma[channel].write(&mut self.kept, offset, value);
+            let late = self.lateness.as_mut().map_or(0, Lateness::next_delay);
+            let wrong = self.dma[channel].write(&mut self.kept, offset, value, now, late);
+            return wrong.into_iter().for_each(|what| self.complain(what));
         }
         let channel = offset.wrapping_sub(0x61000) / 0x1000;
         match offset {
@@ -278,7 +300,13 @@ impl Tsi721 {
             }
             0x61000..0x69000 => match offset & 0xfff {
                 0..0x200 if channel < 4 => {
-                    self.outbound[channel as usize].write(&mut self.kept, offset, value);
+                    let late = self.lateness.as_mut().map_or(0, Lateness::next_delay);
+                    let channel = &mut self.outbound[channel as usize];
+                    let wrong = channel.write(&mut self.kept, offset, value, now, late);
+                    wrong.into_iter().for_each(|what| self.complain(what));
+                }
+                0x240 if value & block_dma::SUSPEND != 0 && channel >= 4 => {
+                    self.inbound_started[channel as usize - 4] = false;
                 }
                 0x240 if value & 1 != 0 && channel >= 4 => {
                     let base = offset & !0xfff;
@@ -374,7 +402,7 @@ impl Function for Tsi721 {
     ) {
         match bar {
             0 => {
-                self.set_register(offset & !3, number(bytes) as u32);
+                self.set_register(offset & !3, number(bytes) as u32, now);
                 // A channel runs as soon as the driver writes its descriptor count: Linux reads the status next, and
                 // treats a channel that does not run as done.
                 if block_dma::is_write_count(offset) && self.config.is_bus_master() {
@@ -396,6 +424,8 @@ impl Function for Tsi721 {
     }
 
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
+        release(&mut self.held, machine);
+        self.suspend_channels(now);
         if self.config.is_bus_master() {
             // Received packets are handled before timeouts: a response that has arrived is not late because the
             // host was busy and has not polled for a while.
@@ -412,7 +442,12 @@ impl Function for Tsi721 {
         if self.network().is_busy() {
             return Some(now);
         }
-        [self.dma_due(), self.outbound_due()].into_iter().flatten().min()
+        let held = (!self.held.is_empty()).then_some(now + 1_000);
+        [self.dma_due(), self.outbound_due(), held].into_iter().flatten().min()
+    }
+
+    fn be_late(&mut self, lateness: Lateness) {
+        self.lateness = Some(lateness);
     }
 
     fn reset(&mut self) {
@@ -420,6 +455,7 @@ impl Function for Tsi721 {
         self.network().power(me, false);
         let mut fresh = Tsi721::new(settings, network, me);
         fresh.counts = self.counts;
+        fresh.lateness = self.lateness;
         fresh.complaints = std::mem::take(&mut self.complaints);
         *self = fresh;
     }

@@ -1,5 +1,6 @@
 //! Outbound messages, with a channel for each mailbox and one message in flight per channel; and outbound doorbells.
 
+use super::block_dma::{INIT, INIT_TIME, INT_SUSPENDED, RUN, RUNS, SUSPEND, SUSPEND_TIME};
 use super::registers::Kept;
 use super::{Outgoing, Tsi721};
 use crate::rapidio::{Kind, Packet, Status};
@@ -16,7 +17,6 @@ const INTERRUPT: u64 = 0x0c;
 const STATUS: u64 = 0x14;
 const FIFO_WRITE: u64 = 0x50;
 const ABORT: u32 = 0x40_0000;
-const RUN: u32 = 0x20_0000;
 const INT_DONE: u32 = 8;
 const INT_WANTED: u32 = 1;
 
@@ -36,6 +36,9 @@ pub struct Channel {
     pointer: u64,
     started: bool,
     waiting: Option<Waiting>,
+    /// End of the initialization.
+    ready_at: Nanoseconds,
+    suspends_at: Option<Nanoseconds>,
 }
 
 /// A doorbell without a response yet.
@@ -52,13 +55,26 @@ fn base(mailbox: usize) -> u64 {
 }
 
 impl Channel {
-    /// Handles a write to a register.
-    pub fn write(&mut self, kept: &mut Kept, offset: u64, value: u32) {
+    /// Handles a write to a register. `late` delays a suspension. Returns a violation of the rules.
+    pub fn write(
+        &mut self,
+        kept: &mut Kept,
+        offset: u64,
+        value: u32,
+        now: Nanoseconds,
+        late: Nanoseconds,
+    ) -> Option<&'static str> {
         let base = offset & !0xfff;
         let ring = kept.address(base + 0x20, base + 0x24);
+        let runs = kept.get(base + STATUS) & RUN != 0;
         match offset & 0xfff {
-            CONTROL if value & 1 != 0 => {
-                *self = Channel { pointer: ring, started: true, waiting: None };
+            CONTROL if value & SUSPEND != 0 => {
+                self.suspends_at = Some(now + if runs { SUSPEND_TIME + late } else { 0 });
+            }
+            CONTROL if value & INIT != 0 && runs => return Some(RUNS),
+            CONTROL if value & INIT != 0 => {
+                let ready_at = now + INIT_TIME;
+                *self = Channel { pointer: ring, started: true, ready_at, ..Channel::default() };
                 [WRITTEN, DONE, STATUS, FIFO_WRITE].iter().for_each(|at| kept.set(base + at, 0));
             }
             // After an error, the driver writes here the slot at which it continues.
@@ -67,14 +83,32 @@ impl Channel {
                 kept.set(base + WRITTEN, value);
                 self.pointer = ring + 16 * u64::from(value);
             }
+            // Lost.
+            WRITTEN if now < self.ready_at => {}
             INTERRUPT => kept.clear(offset, value),
             STATUS | FIFO_WRITE => {}
             _ => kept.set(offset, value),
+        }
+        None
+    }
+
+    /// Ends a suspension that is due.
+    fn suspend(&mut self, kept: &mut Kept, base: u64, now: Nanoseconds) {
+        if self.suspends_at.take_if(|at| *at <= now).is_some() {
+            (self.waiting, self.started) = (None, false);
+            kept.clear(base + STATUS, RUN);
+            kept.raise(base + INTERRUPT, INT_SUSPENDED);
         }
     }
 }
 
 impl Tsi721 {
+    pub(super) fn suspend_outbound(&mut self, now: Nanoseconds) {
+        for (mailbox, channel) in self.outbound.iter_mut().enumerate() {
+            channel.suspend(&mut self.kept, base(mailbox), now);
+        }
+    }
+
     pub(super) fn run_outbound(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
         for mailbox in 0..self.outbound.len() {
             while self.step_outbound(mailbox, now, machine) {}
@@ -87,7 +121,8 @@ impl Tsi721 {
         let messages = messages.map(|one| one.retry_at.unwrap_or(one.since + TIMEOUT));
         let doorbells =
             self.doorbells.iter().map(|one| one.retry_at.unwrap_or(one.since + TIMEOUT));
-        messages.chain(doorbells).min()
+        let suspending = self.outbound.iter().filter_map(|channel| channel.suspends_at);
+        messages.chain(doorbells).chain(suspending).min()
     }
 
     fn step_outbound(

@@ -6,6 +6,8 @@ use crate::testing::TestMachine;
 use std::sync::{Arc, Mutex};
 
 const CHANNEL: u64 = 0x58000;
+/// Device Control of the PCI Express capability, the first in the list.
+const DEVICE_CONTROL: u64 = 0x58;
 
 #[test]
 fn block_dma_reads_a_switch_register() {
@@ -14,6 +16,7 @@ fn block_dma_reads_a_switch_register() {
     let mut model = Tsi721::new(Config::default(), Arc::new(Mutex::new(network)), 0);
     let mut machine = TestMachine::new(1 << 16);
     model.config.write(0x04, &6u16.to_le_bytes());
+    model.config.write(DEVICE_CONTROL, &0x2000u16.to_le_bytes());
     let write = |model: &mut Tsi721, machine: &mut TestMachine, at: u64, value: u32| {
         model.write(0, at, &value.to_le_bytes(), 0, machine);
     };
@@ -29,8 +32,8 @@ fn block_dma_reads_a_switch_register() {
     // The route back: the host's id leads to port 0.
     model.network().switch(0).write(0x70, 0xff);
     model.network().switch(0).write(0x74, 0);
-    write(&mut model, &mut machine, CHANNEL, 1);
-    model.poll(0, &mut machine);
+    model.write(0, CHANNEL, &1u32.to_le_bytes(), block_dma::INIT_TIME, &mut machine);
+    model.poll(block_dma::INIT_TIME, &mut machine);
     assert_eq!(&machine.memory[0x1010..0x1014], &[0x03, 0x74, 0x00, 0x38]);
     assert_eq!(machine.memory[0x2001], 0x10, "the FIFO names the descriptor");
     assert_eq!(model.register(CHANNEL + 0x14), 0, "neither running nor aborted");
@@ -44,6 +47,7 @@ fn unanswered() -> (Tsi721, TestMachine, Nanoseconds) {
     let mut model = Tsi721::new(Config::default(), Arc::new(Mutex::new(network)), 0);
     let mut machine = TestMachine::new(1 << 16);
     model.config.write(0x04, &6u16.to_le_bytes());
+    model.config.write(DEVICE_CONTROL, &0x2000u16.to_le_bytes());
     for (at, value) in
         [(0x48004, 4), (0x61020, 0x1000), (0x61040, 0x2000), (0x61048, 1), (0x61008, 5)]
     {
@@ -53,8 +57,9 @@ fn unanswered() -> (Tsi721, TestMachine, Nanoseconds) {
     for (n, word) in words.into_iter().enumerate() {
         machine.memory[0x1000 + 4 * n..][..4].copy_from_slice(&word.to_le_bytes());
     }
-    model.write(0, 0x61000, &1u32.to_le_bytes(), 0, &mut machine);
-    let due = model.poll(0, &mut machine).unwrap();
+    let now = block_dma::INIT_TIME;
+    model.write(0, 0x61000, &1u32.to_le_bytes(), now, &mut machine);
+    let due = model.poll(now, &mut machine).unwrap();
     assert_eq!(model.register(0x61014), 0x20_0000, "running");
     (model, machine, due)
 }
@@ -77,4 +82,37 @@ fn response_that_arrived_before_a_late_poll_is_not_overdue() {
     assert_eq!(model.poll(2 * due, &mut machine), None);
     assert_eq!(model.register(0x61014), 0, "neither running nor aborted");
     assert_eq!(model.register(0x61004), 1, "done");
+}
+
+#[test]
+fn running_channel_is_initialized_only_once_it_is_suspended() {
+    let (mut model, mut machine, _) = unanswered();
+    let write = |model: &mut Tsi721, machine: &mut TestMachine, at: u64, value: u32, now| {
+        model.write(0, at, &value.to_le_bytes(), now, machine);
+    };
+    let now = 100_000;
+    write(&mut model, &mut machine, 0x61008, 5, now);
+    assert_eq!(model.register(0x61014), 0x20_0000, "it runs on");
+    assert_eq!(model.complaints, [block_dma::RUNS]);
+    write(&mut model, &mut machine, 0x61008, 2, now);
+    assert_eq!(model.register(0x61014), 0x20_0000, "suspending takes time");
+    model.poll(now + block_dma::SUSPEND_TIME, &mut machine);
+    assert_eq!((model.register(0x61014), model.register(0x6100c) & 4), (0, 4));
+    let now = now + 50_000;
+    write(&mut model, &mut machine, 0x61008, 5, now);
+    write(&mut model, &mut machine, 0x61000, 1, now + block_dma::INIT_TIME - 1);
+    assert_eq!(model.register(0x61000), 0, "a descriptor during the initialization is lost");
+    write(&mut model, &mut machine, 0x61000, 1, now + block_dma::INIT_TIME);
+    model.poll(now + block_dma::INIT_TIME, &mut machine);
+    assert_eq!((model.register(0x61014), model.complaints.len()), (0x20_0000, 1));
+}
+
+#[test]
+fn completion_overtakes_data_while_ordering_is_relaxed() {
+    let (mut model, mut machine, due) = unanswered();
+    model.config.write(DEVICE_CONTROL, &0x2810u16.to_le_bytes());
+    assert!(model.put(0x5000, &[7], &mut machine));
+    assert_eq!((machine.memory[0x5000], model.complaints.len()), (0, 1));
+    model.poll(due - 1, &mut machine);
+    assert_eq!(machine.memory[0x5000], 7);
 }

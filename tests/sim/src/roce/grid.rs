@@ -10,8 +10,8 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use verbs::{
-    Access, ConnectionEvent, ConnectionManager, Payload, Provider, QpId, QpInit, QpType,
-    RemoteAddress, SendOperation, SendRequest, Status,
+    Access, ConnectionEvent, ConnectionManager, MemoryVerbs, Payload, Provider, QpId, QpInit,
+    QpType, RemoteAddress, SendOperation, SendRequest, Status,
 };
 
 const LOSS: [u32; 5] = [0, 1, 10, 50, 100];

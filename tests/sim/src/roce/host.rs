@@ -6,7 +6,10 @@ use netsim::Rng;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use std::net::IpAddr;
 use std::rc::Rc;
-use verbs::{Access, ConnectionManager, CqId, PdId, Provider, RecvRequest, Region, RemoteAddress};
+use verbs::{
+    Access, ConnectionManager, CqId, MemoryVerbs, PdId, Provider, RecvRequest, Region,
+    RemoteAddress,
+};
 
 /// Bytes of memory that a host has.
 pub const MEMORY: usize = 512 << 10;

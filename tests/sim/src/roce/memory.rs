@@ -2,7 +2,7 @@
 
 use drivers::hal::Window;
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::collections::BTreeMap;
 
 /// Memory with a shadow. A range is either closed (it equals the shadow) or open (peers may write to it, and other

@@ -3,7 +3,7 @@
 use super::host::LIBRARY;
 use super::side::{DEPTH, Kind, MESSAGE, Message, Op, State, WINDOW};
 use super::world::{Action, World};
-use rand_core::RngCore;
+use rand_core::Rng;
 use verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
 
 impl World {

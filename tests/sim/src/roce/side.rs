@@ -4,11 +4,12 @@ use super::host::{self, Machine};
 use super::target::Target;
 use drivers::hal::{Instant, Window};
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use verbs::{
-    Access, ConnectionId, Provider, QpId, QpInit, QpType, Region, RemoteAddress, SendWith,
+    Access, ConnectionId, MemoryVerbs, Provider, QpId, QpInit, QpType, Region, RemoteAddress,
+    SendWith,
 };
 
 /// Most requests, and most receives, of a side at a time.

@@ -4,7 +4,10 @@ use super::side::State;
 use super::world::{Action, World};
 use netsim::{Faults, Place};
 use std::time::Duration;
-use verbs::{ConnectionManager, Provider};
+use verbs::{ConnectionManager, MemoryVerbs};
+
+/// Delay of a slow link, in latencies.
+const SLOWDOWN: u32 = 49;
 
 /// The end of a fault.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +63,8 @@ impl World {
                 Undo::Down(a)
             }
             5 => {
-                self.network.link_mut(place(a), place(b)).latency *= 50;
+                // Strikes of the same link do not add up.
+                self.network.link_mut(place(a), place(b)).delay = SLOWDOWN * self.latency;
                 Undo::Latency { from: a, to: b }
             }
             6 => {
@@ -107,7 +111,7 @@ impl World {
             Undo::Down(node) => self.set_link(node, true),
             Undo::Faults => self.network.set_faults(self.faults),
             Undo::Latency { from, to } => {
-                self.network.link_mut(place(from), place(to)).latency = self.latency;
+                self.network.link_mut(place(from), place(to)).delay = Duration::ZERO;
             }
         }
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use storage::rnbd::client::{self, Losses};
 use storage::rnbd::wire::AccessMode;
 use storage::volume::{Operation, Request, Volume};
-use verbs::EngineContext;
+use verbs::Ctx;
 
 const MEMORY: usize = 4 << 20;
 const SECTORS: usize = 64;
@@ -67,7 +67,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
     let mut client = Host::new(1, &own, &far, 1500, settings, memory[1], rng.fork(), now);
     let Host { roce, client: devices, arena, rng: own, .. } = &mut client;
     let data = arena.alloc(4096, 4096).expect("room");
-    let mut ctx = EngineContext { provider: roce, arena, now, rng: own };
+    let mut ctx = Ctx { provider: roce, arena, now, rng: own };
     let (name, mode) = (Name::new("ram").expect("a name"), AccessMode::ReadWrite);
     let (_, mut volume) = devices.map(name, mode, Losses::ToFlush, &mut ctx).expect("room");
     let mut nodes = [Node::Gateway(Box::new(gateway)), Node::Host(Box::new(client))];

@@ -4,15 +4,14 @@ use super::disk::SimDisk;
 use drivers::hal::{Arena, Instant, Window};
 use net::hosts::Hosts;
 use netsim::{Rng, SlowPort};
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use rtrs::Name;
 use rtrs::server::Config;
 use std::net::IpAddr;
 use storage::rnbd::server::{Export, Server};
 use storage::volume::{DiskVolume, RamVolume, Volume, Volumes};
-use verbs::EngineContext;
-use verbs::{ConnectionManager, Provider};
+use verbs::{ChunksOnDemand, ConnectionManager, Ctx, Provider};
 
 /// Addresses of a node's port.
 #[derive(Clone, Copy, Debug)]
@@ -222,12 +221,12 @@ impl netsim::Node for Gateway {
             let mut moved = false;
             while let Some(event) = machine.roce.poll_connection_event() {
                 let Machine { roce, server, arena, rng, .. } = machine;
-                let mut ctx = EngineContext { provider: roce, arena, now, rng };
+                let mut ctx = Ctx { provider: roce, arena, now, rng };
                 server.handle_connection_event(&event, &mut ctx);
                 moved = true;
             }
             let Machine { roce, server, volumes, arena, rng, .. } = machine;
-            let mut ctx = EngineContext { provider: roce, arena, now, rng };
+            let mut ctx = Ctx { provider: roce, arena, now, rng };
             moved |= server.poll(volumes, &mut ctx);
             while server.transport_mut().poll_notice().is_some() {}
             if !moved {

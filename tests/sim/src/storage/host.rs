@@ -10,8 +10,7 @@ use rtrs::client as transport;
 use std::net::SocketAddr;
 use storage::rnbd::client::{self, Client, Losses, RemoteVolume};
 use storage::rnbd::wire::{AccessMode, PORT};
-use verbs::EngineContext;
-use verbs::{ConnectionManager, Provider};
+use verbs::{ConnectionManager, Ctx, Provider};
 
 /// A host.
 pub struct Host {
@@ -41,14 +40,14 @@ impl Host {
     ) -> Self {
         let mut roce = roce(ports, mtu, gateway, &mut rng);
         let mut arena = Arena::new(memory);
-        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let session = Name::new(&format!("host{name}")).expect("a name");
         let client = Client::new(settings.0, settings.1, session, &mut ctx).expect("room");
         let tx = ports.iter().map(|_| TxBuffer::new()).collect();
         let mut host = Host { roce, tx, client, users: Vec::new(), arena, rng, name };
         for (port, to) in ports.iter().zip(gateway) {
             let Host { roce, client, arena, rng, .. } = &mut host;
-            let mut ctx = EngineContext { provider: roce, arena, now, rng };
+            let mut ctx = Ctx { provider: roce, arena, now, rng };
             let to = SocketAddr::new(to.ip, PORT);
             client.transport_mut().add_path(port.ip, to, &mut ctx).expect("the path is new");
         }
@@ -59,7 +58,7 @@ impl Host {
     pub fn map(&mut self, device: &str, now: Instant, user: impl FnOnce(&mut Arena, Rng) -> User) {
         let user = user(&mut self.arena, self.rng.fork());
         let Host { roce, client, arena, rng, .. } = self;
-        let mut ctx = EngineContext { provider: roce, arena, now, rng };
+        let mut ctx = Ctx { provider: roce, arena, now, rng };
         let device = Name::new(device).expect("a name");
         let mode = if self.name == WRITER { AccessMode::ReadWrite } else { AccessMode::ReadOnly };
         let (_, volume) = client.map(device, mode, Losses::ToFlush, &mut ctx).expect("room");
@@ -70,10 +69,10 @@ impl Host {
     pub fn with_transport<T>(
         &mut self,
         now: Instant,
-        act: impl FnOnce(&mut transport::Client, &mut EngineContext<'_, Roce>) -> T,
+        act: impl FnOnce(&mut transport::Client, &mut Ctx<'_, Roce>) -> T,
     ) -> T {
         let Host { roce, client, arena, rng, .. } = self;
-        act(client.transport_mut(), &mut EngineContext { provider: roce, arena, now, rng })
+        act(client.transport_mut(), &mut Ctx { provider: roce, arena, now, rng })
     }
 
     /// Whether all its users are done.
@@ -98,13 +97,13 @@ impl netsim::Node for Host {
         self.roce.handle_timeout(now);
         while let Some(event) = self.roce.poll_connection_event() {
             let Host { roce, client, arena, rng, .. } = self;
-            let mut ctx = EngineContext { provider: roce, arena, now, rng };
+            let mut ctx = Ctx { provider: roce, arena, now, rng };
             client.handle_connection_event(&event, &mut ctx);
         }
         // Completions let users submit more.
         for _ in 0..2 {
             let Host { roce, client, arena, rng, .. } = self;
-            let mut ctx = EngineContext { provider: roce, arena, now, rng };
+            let mut ctx = Ctx { provider: roce, arena, now, rng };
             while let Some(notice) = client.poll(&mut ctx) {
                 if netsim::tracing() {
                     println!("{:>12} host {}: {notice}", now.as_nanos() / 1000, self.name);
@@ -115,7 +114,7 @@ impl netsim::Node for Host {
             }
         }
         let Host { roce, client, arena, rng, .. } = self;
-        let mut ctx = EngineContext { provider: roce, arena, now, rng };
+        let mut ctx = Ctx { provider: roce, arena, now, rng };
         while client.poll(&mut ctx).is_some() {}
     }
 }

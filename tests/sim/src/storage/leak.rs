@@ -7,7 +7,7 @@ use super::rogue::Rogue;
 use super::{MEMORY, SECTORS, port};
 use drivers::hal::Instant;
 use netsim::{Network, Rng};
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use rtrs::server;
 use std::time::Duration;
 

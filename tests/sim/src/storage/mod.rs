@@ -17,7 +17,7 @@ use gateway::{Gateway, Port};
 use history::History;
 use host::Host;
 use netsim::{Faults, Network, Place, Rng};
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use rtrs::client::{self as transport, PathId, Policy};
 use rtrs::server;
 use std::cell::RefCell;
@@ -363,8 +363,7 @@ fn teardown(world: &mut World) {
         let Host { mut roce, client, mut arena, mut rng, users, .. } = *host;
         let now = world.network.now;
         let buffers: usize = users.iter().map(|(user, _)| user.memory()).sum();
-        let mut ctx =
-            verbs::EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = verbs::Ctx { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         client.end(&mut ctx);
         assert_eq!(roce.queue_pairs(), 0, "queue pairs are left");
         assert_eq!(arena.capacity() - arena.available(), buffers, "memory is left");

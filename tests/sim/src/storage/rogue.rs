@@ -5,7 +5,7 @@ use super::gateway::{LIMITS, Port, transmit};
 use super::leak::{UNTOUCHED, check, mark};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rand_core::RngCore;
+use rand_core::Rng as _;
 use roce::{PortConfig, Roce, TxBuffer};
 use rtrs::Name;
 use rtrs::wire::{
@@ -17,8 +17,8 @@ use std::time::Duration;
 use storage::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, PORT};
 use verbs::{
     Access, CompletedOperation, Completion, ConnectionEvent, ConnectionId, ConnectionManager,
-    ConnectionParameters, CqId, Payload, PdId, Provider, QpId, QpInit, QpType, RecvRequest, Region,
-    RemoteAddress, SendOperation, SendRequest, SendWith, Status,
+    ConnectionParameters, CqId, MemoryVerbs, Payload, PdId, Provider, QpId, QpInit, QpType,
+    RecvRequest, Region, RemoteAddress, SendOperation, SendRequest, SendWith, Status,
 };
 
 /// Largest answer, and size of a chunk, in bytes.

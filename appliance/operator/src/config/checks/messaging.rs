@@ -1,6 +1,7 @@
 //! Cross-section validation of `[smc]` and `[[rule]]`.
 
 use super::report::Report;
+use crate::config::Size;
 use crate::config::linx::{Linx, LinxTransport};
 use crate::config::messaging::Rule;
 use crate::config::origin::Source;
@@ -19,9 +20,17 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         let reason = format!("{} are too many", smc.ueid.len());
         report.add("smc.ueid".into(), reason, &format!("at most {MAX_EIDS}"));
     }
-    if !smc.buffer_size.0.is_power_of_two() {
-        let reason = format!("{} is not a power of two", smc.buffer_size);
-        report.add("smc.buffer_size".into(), reason, "16KiB, 32KiB and so on to 512KiB");
+    let mut is_power_of_two = |path: String, size: Option<Size>| {
+        if let Some(size) = size.filter(|size| !size.0.is_power_of_two()) {
+            let reason = format!("{size} is not a power of two");
+            report.add(path, reason, "16KiB, 32KiB and so on to 1MiB");
+        }
+    };
+    is_power_of_two("smc.send_buffer".into(), Some(smc.send_buffer));
+    is_power_of_two("smc.receive_buffer".into(), Some(smc.receive_buffer));
+    for (i, rule) in config.rule.iter().enumerate() {
+        is_power_of_two(format!("rule.{i}.send_buffer"), rule.send_buffer);
+        is_power_of_two(format!("rule.{i}.receive_buffer"), rule.receive_buffer);
     }
     for (i, rule) in config.rule.iter().enumerate() {
         let earlier = &config.rule[..i];
@@ -87,7 +96,7 @@ fn message_ends(rule: &Rule) -> impl Iterator<Item = (&MessageName, &'static str
     };
     let servers = rule.backend.iter().filter_map(|target| match target {
         Target::Message(name) => Some((name, "backend")),
-        Target::Socket(_) => None,
+        Target::Socket(_) | Target::Name(..) => None,
     });
     listened.into_iter().chain(servers)
 }
@@ -161,6 +170,7 @@ pub(super) fn listener(config: &Config, port: u16) -> Option<String> {
         (tools, "roce.services"),
         (bridge, "ntb.0"),
         (linx, "linx"),
+        (config.nvme_listens(port), "nvme"),
         (config.usnic.iter().any(|usnic| usnic.rendezvous == Some(port)), "usnic"),
     ];
     who.into_iter().find(|(listens, _)| *listens).map(|(_, who)| who.to_string())

@@ -6,6 +6,7 @@ use crate::config::device_name::DeviceName;
 use crate::config::ntb::{MOST_NTRDMA, Ntb};
 use crate::config::schema::Config;
 use core::net::IpAddr;
+use net::dns::Host;
 use net::hosts::Hosts;
 
 /// Checks bridges against each other and against other sections.
@@ -67,7 +68,7 @@ fn check_ends(config: &Config, i: usize, ntb: &Ntb, report: &mut Report<'_>) {
             let accepted = "addresses of core 0, which connects to other servers";
             report.add(format!("remote.{n}.path"), reason, accepted);
         }
-        if remote.path.iter().any(|path| path.from == address && path.to != peer) {
+        if remote.path.iter().any(|path| path.from == address && path.to != Host::Address(peer)) {
             let reason = format!("only {peer} is at the other end of the bridge");
             report.add(format!("remote.{n}.path"), reason, "");
         }

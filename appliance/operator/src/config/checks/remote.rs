@@ -1,9 +1,13 @@
 //! Cross-section validation of `[[remote]]` and `[[mirror]]`.
 
 use super::report::Report;
-use crate::config::remote::{Mirror, Remote};
+use crate::config::remote::{Mirror, Remote, RemoteKind};
 use crate::config::schema::Config;
 use crate::config::values::Name;
+use storage::rnbd::wire::AccessMode;
+
+/// Most addresses of a server.
+const MOST_ADDRESSES: usize = 16;
 
 /// Checks remotes and mirrors.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
@@ -14,19 +18,69 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         if volumes.chain(earlier.iter().map(|r| &r.name)).any(|other| other.as_str() == name) {
             report.add(path, format!("another volume is called {name:?}"), "");
         }
-        check_cores(i, remote, config, report);
-        let mut session = earlier.iter().filter(|other| other.sessname == remote.sessname);
-        if remote.path.is_empty() && session.clone().next().is_none() {
-            let reason = format!("the session {} has no path", remote.sessname);
-            report.missing(format!("remote.{i}.path"), reason, "a list of SOURCE@DESTINATION");
-        }
-        if session.any(|other| other.device_path == remote.device_path) {
-            let reason = "the session maps this device already".into();
-            report.add(format!("remote.{i}.device_path"), reason, "");
+        match remote.kind {
+            RemoteKind::Rnbd => check_rnbd(i, config, report),
+            RemoteKind::Nbd => check_nbd(i, remote, report),
         }
     }
     for (i, mirror) in config.mirror.iter().enumerate() {
         check_mirror(i, mirror, config, report);
+    }
+}
+
+/// Checks the session of a remote over RNBD.
+fn check_rnbd(i: usize, config: &Config, report: &mut Report<'_>) {
+    let remote = &config.remote[i];
+    // The entry may be made key by key, and the kind is still to come.
+    let foreign = [
+        (!remote.address.is_empty(), "address"),
+        (remote.export.is_some(), "export"),
+        (remote.write_through, "write_through"),
+    ];
+    if let Some((_, key)) = foreign.into_iter().find(|(is_there, _)| *is_there) {
+        let reason = format!("{key} is a key of kind nbd");
+        return report.missing(format!("remote.{i}.kind"), reason, "nbd");
+    }
+    let (Some(sessname), Some(device_path)) = (&remote.sessname, &remote.device_path) else {
+        let missing = if remote.sessname.is_none() { "sessname" } else { "device_path" };
+        let accepted = "the name of the session, and that of the device on the server";
+        return report.missing(format!("remote.{i}.{missing}"), "missing".into(), accepted);
+    };
+    check_cores(i, remote, config, report);
+    let earlier = &config.remote[..i];
+    let mut session = earlier.iter().filter(|other| other.sessname.as_ref() == Some(sessname));
+    if remote.path.is_empty() && session.clone().next().is_none() {
+        let reason = format!("the session {sessname} has no path");
+        report.missing(format!("remote.{i}.path"), reason, "a list of SOURCE@DESTINATION");
+    }
+    if session.any(|other| other.device_path.as_ref() == Some(device_path)) {
+        let reason = "the session maps this device already".into();
+        report.add(format!("remote.{i}.device_path"), reason, "");
+    }
+}
+
+/// Checks a remote over NBD.
+fn check_nbd(i: usize, remote: &Remote, report: &mut Report<'_>) {
+    let foreign = [
+        (remote.sessname.is_some(), "sessname"),
+        (!remote.path.is_empty(), "path"),
+        (remote.device_path.is_some(), "device_path"),
+    ];
+    for (_, key) in foreign.into_iter().filter(|(is_there, _)| *is_there) {
+        let accepted = "address, export, connections, write_through";
+        report.add(format!("remote.{i}.{key}"), format!("{key} is a key of kind rnbd"), accepted);
+    }
+    if remote.access_mode.0 == AccessMode::Migration {
+        let reason = "migration is a mode of kind rnbd".into();
+        report.add(format!("remote.{i}.access_mode"), reason, "ro or rw");
+    }
+    if remote.address.is_empty() {
+        let reason = "no address of the server".into();
+        report.missing(format!("remote.{i}.address"), reason, "a list of addresses or names");
+    }
+    if remote.address.len() > MOST_ADDRESSES {
+        let reason = format!("more than {MOST_ADDRESSES} addresses");
+        report.add(format!("remote.{i}.address"), reason, "at most 16");
     }
 }
 

@@ -201,7 +201,7 @@ fn appliance_is_queried_again_until_it_replies() {
     assert_eq!(value(&report, "state"), "open");
     assert!(report.contains("8002"), "{report}");
     // After a reset it is queried again.
-    lab.order("reset", &["a"]).unwrap();
+    lab.order(UsnicVerb::Reset, &["a"]).unwrap();
     assert_eq!(lab.closed(), [5]);
     let exchange = lab.plane.udp_engines.exchange().unwrap();
     assert!(exchange.take_changed() && exchange.next_peer(6, lab.now).is_some());

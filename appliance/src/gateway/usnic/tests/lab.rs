@@ -60,12 +60,7 @@ impl Port for Cable {
         if ends.sent.len() >= ends.room {
             return Err(TransmitError::Full);
         }
-        let mut frame = packet.header.to_vec();
-        for window in packet.payload {
-            window.for_each_block(|block| frame.extend(block));
-        }
-        frame.extend(packet.trailer);
-        ends.sent.push_back(frame);
+        ends.sent.push_back(crate::gateway::test_cable::bytes(packet));
         Ok(())
     }
     fn progress(&mut self) -> TransmitProgress {
@@ -225,8 +220,8 @@ impl Lab {
         management::usnic::told(&self.plane.udp_engines.statuses()).to_text()
     }
 
-    pub fn order(&mut self, order: &str, words: &[&str]) -> Result<Managed, String> {
-        self.plane.udp_engines.order("usnic", order, words, self.now)
+    pub fn order(&mut self, verb: UsnicVerb, words: &[&str]) -> Result<Managed, String> {
+        self.plane.udp_engines.order("usnic", verb, words, self.now)
     }
 }
 

@@ -91,7 +91,7 @@ fn puts_over_either_interface_reach_the_same_memory() {
     lab.run(Duration::from_millis(5));
     let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC).checksum(b"firstsecond");
     for name in ["a", "b"] {
-        let Ok(Managed::Told(line)) = lab.order("look", &[name, "0", "11"]) else {
+        let Ok(Managed::Told(line)) = lab.order(UsnicVerb::Look, &[name, "0", "11"]) else {
             panic!("{name}")
         };
         assert!(line.contains(&format!("{crc:08x}")), "{name}: {line}");
@@ -122,7 +122,7 @@ fn mpi_rank_uses_both_interfaces() {
     assert!(all == sent, "each is echoed once");
     // Removal of one interface leaves the other running.
     lab.peer.remove(a);
-    lab.order("reset", &["a"]).unwrap();
+    lab.order(UsnicVerb::Reset, &["a"]).unwrap();
     lab.plane.udp_engines.next_hops.learn_wanted(PEER_MAC, lab.now);
     let header = Header::Match(Envelope { communicator: 0, source: 1, tag: 5, sequence: 41 });
     let head = &header.emit()[..header.length()];
@@ -170,7 +170,7 @@ fn rule_receives_over_all_interfaces_of_a_peer() {
     );
     assert_eq!(value(&lab.report(), "echoed"), "0");
     // Messages in flight over a removed interface are lost, so the connection ends.
-    lab.order("reset", &["b"]).unwrap();
+    lab.order(UsnicVerb::Reset, &["b"]).unwrap();
     let mut transport = lab.plane.udp_engines.rules(now).unwrap();
     assert!(transport.message(key).is_err());
     transport.close(key, true);

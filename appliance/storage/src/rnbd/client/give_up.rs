@@ -9,16 +9,11 @@ use super::{Client, Owner};
 use crate::volume::{Operation, Request, Tag, VolumeError};
 use drivers::hal::{Instant, Window};
 use rtrs::client::{PathId, PathState};
-use verbs::EngineContext;
-use verbs::RdmaDevice;
+use verbs::{Ctx, RdmaDevice};
 
 impl Client {
     /// Gives up all requests of a device.
-    pub(super) fn give_up_all<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn give_up_all<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let Some(device) = self.devices.get_mut(key) else { return };
         device.refuse_submitted();
         for slot in 0..device.active.len() as u32 {

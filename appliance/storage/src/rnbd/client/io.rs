@@ -6,16 +6,11 @@ use super::{Client, Notice, Owner, RESERVED_PERMITS, Session};
 use crate::volume::VolumeError;
 use rtrs::Errno;
 use rtrs::client::{Channel, Continuity, Outcome, Permit, Request};
-use verbs::EngineContext;
-use verbs::RdmaDevice;
+use verbs::{Ctx, RdmaDevice};
 
 impl Client {
     /// Takes the requests submitted to a device's volume, and sends as many as possible.
-    pub(super) fn pump<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn pump<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let Some(device) = self.devices.get_mut(key) else { return };
         if core::mem::take(&mut device.queue.borrow_mut().give_up) {
             self.give_up_all(key, ctx);
@@ -49,7 +44,7 @@ impl Client {
         }
     }
 
-    fn send_waiting<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
+    fn send_waiting<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         while self.session == Session::Up
             && let Some(device) = self.devices.get_mut(key)
             && let Some(&slot) = device.waiting.front()
@@ -105,7 +100,7 @@ impl Client {
         key: usize,
         slot: u32,
         outcome: Outcome,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let Some(device) = self.devices.get_mut(key) else { return };
         let Some(Some(active)) = device.active.get_mut(slot as usize) else { return };
@@ -150,7 +145,7 @@ impl Client {
         &mut self,
         key: usize,
         slot: u32,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let device = &mut self.devices[key];
         let may_have_restarted = self.paths_up > device.opened_at;

@@ -9,8 +9,7 @@ use core::fmt;
 use drivers::hal::{Geometry, Window};
 use rtrs::server::RequestKind;
 use rtrs::{Errno, Name};
-use verbs::EngineContext;
-use verbs::RdmaDevice;
+use verbs::{Ctx, RdmaDevice};
 
 /// Why a device was not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +58,7 @@ impl Client {
         name: Name,
         mode: AccessMode,
         losses: Losses,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<(DeviceId, RemoteVolume), MapError> {
         if name.as_str().is_empty() || name.as_str().contains("..") {
             return Err(MapError::BadName);
@@ -79,11 +78,7 @@ impl Client {
 
     /// Opens a device again: one that the server has closed, or an open one to learn its new size.
     /// False if no device has that number.
-    pub fn remap<P: RdmaDevice + ?Sized>(
-        &mut self,
-        id: DeviceId,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> bool {
+    pub fn remap<P: RdmaDevice + ?Sized>(&mut self, id: DeviceId, ctx: &mut Ctx<'_, P>) -> bool {
         let known = self.devices.contains(id.0 as usize);
         self.ring();
         self.open(id.0 as usize, ctx);
@@ -98,11 +93,7 @@ impl Client {
 
     /// Closes a device and removes it once its requests in flight have ended. Queued requests
     /// fail at once. False if no device has that number.
-    pub fn unmap<P: RdmaDevice + ?Sized>(
-        &mut self,
-        id: DeviceId,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> bool {
+    pub fn unmap<P: RdmaDevice + ?Sized>(&mut self, id: DeviceId, ctx: &mut Ctx<'_, P>) -> bool {
         let key = id.0 as usize;
         let Some(device) = self.devices.get_mut(key) else { return false };
         device.unmapping = true;
@@ -113,11 +104,7 @@ impl Client {
     }
 
     /// Fails the queued requests of a device that is being unmapped. Removes the device if nothing is in flight.
-    pub(super) fn end_device<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn end_device<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         while let Some(slot) = self.devices[key].waiting.pop_front() {
             self.give_up(key, slot);
         }

@@ -34,8 +34,7 @@ use rtrs::Name;
 use rtrs::client::Permit;
 use session::Session;
 use slab::Slab;
-use verbs::EngineContext;
-use verbs::{ConnectionEvent, RdmaDevice, VerbsError};
+use verbs::{ConnectionEvent, Ctx, RdmaDevice, VerbsError};
 
 /// Size in bytes of the buffer for the response to SESS_INFO or OPEN.
 const ANSWER: usize = 64;
@@ -82,7 +81,7 @@ impl Client {
         config: Config,
         transport: rtrs::client::Config,
         name: Name,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Result<Self, VerbsError> {
         let answer = ctx.arena.alloc(ANSWER, 64).ok_or(VerbsError::NoRoom)?;
         let owners = alloc::vec![Owner::Nothing; usize::from(transport.max_queue_depth)];
@@ -110,11 +109,7 @@ impl Client {
 
     /// From now on rings a bell when `poll` has work. The bell is not rung for timers ([`Client::poll_timeout`]) and
     /// completions: [`Provider::next_watched`](verbs::Provider::next_watched) returns the bell's number for those.
-    pub fn ring_when_asked<P: RdmaDevice + ?Sized>(
-        &mut self,
-        bell: Bell,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub fn ring_when_asked<P: RdmaDevice + ?Sized>(&mut self, bell: Bell, ctx: &mut Ctx<'_, P>) {
         self.transport.watch(bell.number(), ctx);
         bell.ring();
         for (_, device) in &self.devices {
@@ -144,7 +139,7 @@ impl Client {
     pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let taken = self.transport.handle_connection_event(event, ctx);
         if taken {
@@ -155,10 +150,7 @@ impl Client {
 
     /// Handles events of the transport, sends requests of the volumes, and runs timers. Call it until
     /// it returns no notice.
-    pub fn poll<P: RdmaDevice + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) -> Option<Notice> {
+    pub fn poll<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) -> Option<Notice> {
         while let Some(event) = self.transport.poll(ctx) {
             self.taken += 1;
             self.handle_event(event, ctx);
@@ -189,7 +181,7 @@ impl Client {
     }
 
     /// Ends the session and releases its memory. Requests fail.
-    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
+    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut Ctx<'_, P>) {
         self.transport.end(ctx);
         for (_, mut device) in self.devices {
             device.fail_all();

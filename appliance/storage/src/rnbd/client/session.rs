@@ -8,8 +8,7 @@ use drivers::hal::{Instant, Window};
 use rtrs::client::{Channel, Continuity, DownReason, Event, Outcome, PathId, Request};
 use rtrs::server::RequestKind;
 use rtrs::{Errno, Name};
-use verbs::EngineContext;
-use verbs::RdmaDevice;
+use verbs::{Ctx, RdmaDevice};
 
 /// State of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl Client {
     pub(super) fn handle_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: Event,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         match event {
             Event::PathUp(path) => {
@@ -115,7 +114,7 @@ impl Client {
         &mut self,
         fresh: bool,
         server: Continuity,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         for key in 0..self.devices.capacity() {
             let Some(device) = self.devices.get_mut(key) else { continue };
@@ -155,7 +154,7 @@ impl Client {
         user: &[u8],
         data: Window,
         owner: Owner,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let Some(permit) = self.transport.get_permit() else { return false };
         let request = Request { kind, user, data, channel: Channel::Service };
@@ -169,10 +168,7 @@ impl Client {
     }
 
     /// Sends SESS_INFO.
-    pub(super) fn send_session_info<P: RdmaDevice + ?Sized>(
-        &mut self,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn send_session_info<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         let data = self.answer.slice(0, SessionInfo::SIZE).unwrap_or(Window::empty());
         let user = SessionInfo { version: VERSION }.emit();
         if !self.send_request(RequestKind::Read, &user, data, Owner::SessionInfo, ctx) {
@@ -184,7 +180,7 @@ impl Client {
     fn handle_session_info<P: RdmaDevice + ?Sized>(
         &mut self,
         outcome: Outcome,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         if self.session != Session::Greeting {
             return;
@@ -203,11 +199,7 @@ impl Client {
     }
 
     /// Sends OPEN for a device that is not open, if the session is up.
-    pub(super) fn open<P: RdmaDevice + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut EngineContext<'_, P>,
-    ) {
+    pub(super) fn open<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut Ctx<'_, P>) {
         let Some(device) = self.devices.get_mut(key) else { return };
         if self.session != Session::Up || device.opening {
             return;
@@ -228,7 +220,7 @@ impl Client {
         &mut self,
         key: usize,
         outcome: Outcome,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let max_io_size = self.transport.shape().map_or(0, |shape| shape.max_io_size);
         let (paths_up, delay) = (self.paths_up, self.config.open_delay);

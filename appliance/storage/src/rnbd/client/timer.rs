@@ -5,8 +5,7 @@ use super::session::Session;
 use super::state::DeviceState;
 use core::time::Duration;
 use drivers::hal::Instant;
-use verbs::EngineContext;
-use verbs::RdmaDevice;
+use verbs::{Ctx, RdmaDevice};
 
 /// Delay before the session retries a request of its own for which no permit was free.
 const SOON: Duration = Duration::from_millis(10);
@@ -18,12 +17,12 @@ impl Client {
     }
 
     /// Schedules a retry of a request of the session's own.
-    pub(super) fn retry_soon<P: RdmaDevice + ?Sized>(&mut self, ctx: &EngineContext<'_, P>) {
+    pub(super) fn retry_soon<P: RdmaDevice + ?Sized>(&mut self, ctx: &Ctx<'_, P>) {
         self.wake_at(ctx.now + SOON);
     }
 
     /// Runs the timers that have expired.
-    pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+    pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         if self.next_timer.is_none_or(|next_timer| ctx.now < next_timer) {
             return;
         }

@@ -146,7 +146,7 @@ impl Server {
             OpenError::Retired => NO_VOLUME,
         })?;
         let copies_at_once = volumes.copies_at_once(volume);
-        let opened = Opened { volume, mode, copies_at_once, name: open.name, hosts, _hold: hold };
+        let opened = Opened { volume, mode, copies_at_once, name: open.name, hosts, hold };
         let session = self.sessions.get_mut(id.index()).ok_or(GONE)?;
         let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
         self.opened += 1;

@@ -3,13 +3,14 @@
 use super::session::Session;
 use super::{Server, VolumeState, volume_state};
 use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
+use crate::volume::reservation::Access;
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
 use alloc::vec::Vec;
 use drivers::hal::Window;
 use rtrs::Errno;
+use rtrs::server::ServerDevice;
 use rtrs::server::{Execute, Execution, Request, RequestId, RequestKind, Served};
-use verbs::EngineContext;
-use verbs::RdmaDevice;
+use verbs::Ctx;
 
 /// Bit in the word of a request's tag: the request is a read, so its response has data. The client's header is not
 /// read again, because the client may have changed it meanwhile.
@@ -33,7 +34,7 @@ pub(super) struct InlineExecutor<'a> {
 }
 
 impl Execute for InlineExecutor<'_> {
-    #[inline(always)]
+    #[inline]
     fn execute(&mut self, request: &Request) -> Execution {
         let InlineExecutor { sessions, volume_states, volumes } = self;
         if request.user.len() != Io::SIZE {
@@ -64,11 +65,11 @@ impl Execute for InlineExecutor<'_> {
 
 impl Server {
     /// Executes a request that was deferred. If its volume is busy, returns that volume.
-    pub(super) fn execute<P: RdmaDevice + ?Sized>(
+    pub(super) fn execute<P: ServerDevice + ?Sized>(
         &mut self,
         request: &Request,
         volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> Option<VolumeId> {
         match self.interpret(request, volumes) {
             Outcome::Answer(result, volume) => {
@@ -83,12 +84,12 @@ impl Server {
         }
     }
 
-    fn answer<P: RdmaDevice + ?Sized>(
+    fn answer<P: ServerDevice + ?Sized>(
         &mut self,
         id: RequestId,
         volume: Option<VolumeId>,
         result: Result<Window, Errno>,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let served = self.transport.respond(id, result, ctx);
         if let (Some(served), Some(volume)) = (served, volume) {
@@ -144,11 +145,11 @@ impl Server {
     }
 
     /// A volume has completed a request.
-    pub(super) fn complete<P: RdmaDevice + ?Sized>(
+    pub(super) fn complete<P: ServerDevice + ?Sized>(
         &mut self,
         volume: VolumeId,
         completion: &Completion,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         let id = RequestId::from_bits(completion.tag.word);
         let result = match (completion.result, self.transport.request(id, ctx)) {
@@ -161,11 +162,11 @@ impl Server {
     }
 
     /// A volume has room again.
-    pub(super) fn retry<P: RdmaDevice + ?Sized>(
+    pub(super) fn retry<P: ServerDevice + ?Sized>(
         &mut self,
         volume: VolumeId,
         volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) {
         while let Some(id) = volume_state(&mut self.volume_states, volume).waiting.pop_front() {
             let Some(request) = self.transport.request(id, ctx) else {
@@ -182,7 +183,7 @@ impl Server {
 
 /// Submits an I/O to its volume. The direction of the RTRS request has to fit the operation: only the response to a
 /// read has data.
-#[inline(always)]
+#[inline]
 fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
     let device = sessions.get(request.session.index()).and_then(|s| s.device(io.device));
     let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
@@ -191,6 +192,14 @@ fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volume
     let writes = !matches!(io.operation, Operation::Read | Operation::Flush);
     if writes && device.opened.mode == AccessMode::ReadOnly {
         return refuse(Errno::EROFS);
+    }
+    // Sessions cannot register: a reservation over NVMe fences them.
+    let access = match io.operation {
+        Operation::Read => Access::Read,
+        _ => Access::Write,
+    };
+    if device.opened.hold.excludes(access) {
+        return refuse(Errno::EBADE);
     }
     let all_data = request.data.len() == io.size as usize;
     let sectors = io.size / 512;
@@ -238,6 +247,7 @@ fn errno(error: VolumeError) -> Errno {
         }
         VolumeError::Invalid => Errno::EINVAL,
         VolumeError::ReadOnly => Errno::EROFS,
+        VolumeError::Reserved => Errno::EBADE,
         VolumeError::Unsupported => Errno::EOPNOTSUPP,
     }
 }

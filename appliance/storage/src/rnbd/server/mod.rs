@@ -2,7 +2,8 @@
 //! requests on volumes. Drives the RTRS server below it.
 //!
 //! Differs from Linux on purpose: writes to a device that was opened read-only get EROFS, and
-//! discards larger than the offered maximum get EINVAL.
+//! discards larger than the offered maximum get EINVAL. A request that a reservation of the volume excludes gets EBADE,
+//! as from a SCSI disk.
 
 mod device;
 mod export;
@@ -19,10 +20,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 use io::InlineExecutor;
+use rtrs::server::ServerDevice;
 use rtrs::server::{Event, RequestId, SessionId, StartError};
 use session::Session;
-use verbs::EngineContext;
-use verbs::{ConnectionEvent, RdmaDevice};
+use verbs::{ConnectionEvent, Ctx};
 
 /// Most requests handled in one poll, so that other engines of the loop get their turn.
 const BUDGET: usize = 128;
@@ -52,7 +53,7 @@ pub struct Server {
 
 impl Server {
     /// Starts to listen. A session may open up to `max_devices` (at most 256) devices.
-    pub fn new<P: RdmaDevice + ?Sized>(
+    pub fn new<P: ServerDevice + ?Sized>(
         config: rtrs::server::Config,
         max_devices: usize,
         provider: &mut P,
@@ -100,10 +101,10 @@ impl Server {
     }
 
     /// Handles an event of the connection manager; false if the event is for another consumer.
-    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
+    pub fn handle_connection_event<P: ServerDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let Server { transport, exports, sessions, .. } = self;
         let admission = |host, session: Option<SessionId>| {
@@ -113,10 +114,10 @@ impl Server {
     }
 
     /// Handles requests that arrived and completions of the volumes. True if there were any.
-    pub fn poll<P: RdmaDevice + ?Sized>(
+    pub fn poll<P: ServerDevice + ?Sized>(
         &mut self,
         volumes: &mut Volumes,
-        ctx: &mut EngineContext<'_, P>,
+        ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let before = self.transport.counters().completions;
         let mut moved = false;
@@ -187,7 +188,7 @@ impl Server {
 }
 
 /// The state of a volume; creates it if there is none.
-#[inline(always)]
+#[inline]
 fn volume_state(volume_states: &mut Vec<VolumeState>, volume: VolumeId) -> &mut VolumeState {
     let index = volume.index();
     if index >= volume_states.len() {

@@ -17,8 +17,8 @@ pub(super) struct Opened {
     pub name: Name,
     /// Hosts that the export admitted at the time of the open.
     pub hosts: Hosts,
-    /// Keeps the open counted until the device is closed.
-    pub _hold: Hold,
+    /// Keeps the open counted until the device is closed, and shows reservations of the volume.
+    pub hold: Hold,
 }
 
 /// An open device.
@@ -106,7 +106,7 @@ mod tests {
             copies_at_once: false,
             name: Name::new("a").unwrap(),
             hosts: Hosts::default(),
-            _hold: counts.open(None).unwrap(),
+            hold: counts.open(None).unwrap(),
         };
         let add = |session: &mut Session| session.add(opened(), 2);
         let first = add(&mut session).unwrap();

@@ -26,7 +26,7 @@ pub struct VolumeStats {
 }
 
 impl VolumeStats {
-    #[inline(always)]
+    #[inline]
     pub(super) fn count(&mut self, served: &Served, ok: bool) {
         if !ok {
             self.errors += 1;

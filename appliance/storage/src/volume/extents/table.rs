@@ -2,15 +2,20 @@
 //!
 //! | bytes of a copy | field, little-endian |
 //! |---|---|
-//! | 0..8 | `ISTHMVOL` |
-//! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the last entry |
-//! | 12..16 | bytes of entries |
+//! | 0..8 | `ISTHMVOL`, or `ISTHMVO2` if volumes have reservations |
+//! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the contents |
+//! | 12..16 | bytes of contents |
 //! | 16..24 | generation: of two valid copies, the one with the higher generation is current |
-//! | 24.. | entries, then zeroes |
+//! | 24.. | contents, then zeroes |
+//!
+//! The contents are the entries. With reservations, they are the number of bytes of the entries (4), the entries, and a
+//! record for each volume that has reservations: the volume's place among the entries (2), bytes of reservations (2),
+//! reservations. Versions that do not know reservations take such a copy for damaged, and do not open the disk.
 //!
 //! An entry has the length of the name (1 byte), the name, the number of extents (2), and for each extent its
 //! first unit and its number of units (4 each).
 
+use super::super::reservation::Reservations;
 use super::{Extent, UNIT_SECTORS};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,6 +29,7 @@ const MAX_NAME: usize = 63;
 /// Most extents of a volume.
 const MAX_EXTENTS: usize = 256;
 const MAGIC: &[u8; 8] = b"ISTHMVOL";
+const MAGIC_RESERVED: &[u8; 8] = b"ISTHMVO2";
 const ENTRIES: usize = 24;
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
@@ -34,6 +40,8 @@ pub struct VolumeEntry {
     pub name: String,
     /// Its extents, in their order in the volume.
     pub extents: Vec<Extent>,
+    /// The record of its reservations ([`Reservations::encode`]); empty without any.
+    pub reservations: Vec<u8>,
 }
 
 impl VolumeEntry {
@@ -58,6 +66,8 @@ pub enum Change<'a> {
     Grow(&'a str, u64),
     /// Deletes a volume and frees its space.
     Delete(&'a str),
+    /// Replaces the record of a volume's reservations.
+    Reserve(&'a str, &'a [u8]),
 }
 
 /// Why a change is rejected.
@@ -127,7 +137,8 @@ impl Table {
                     return Err(TableError::BadSize);
                 }
                 added = self.take(sectors, 0, disk)?;
-                table.volumes.push(VolumeEntry { name: name.into(), extents: added.clone() });
+                let (extents, reservations) = (added.clone(), Vec::new());
+                table.volumes.push(VolumeEntry { name: name.into(), extents, reservations });
             }
             Change::Grow(name, sectors) => {
                 let volumes = &mut table.volumes;
@@ -148,9 +159,13 @@ impl Table {
                     return Err(TableError::Unknown);
                 }
             }
+            Change::Reserve(name, record) => {
+                let volume = table.volumes.iter_mut().find(|volume| volume.name == name);
+                volume.ok_or(TableError::Unknown)?.reservations = record.into();
+            }
         }
         let scattered = table.volumes.iter().any(|volume| volume.extents.len() > MAX_EXTENTS);
-        if scattered || table.entries().len() > COPY_LEN - ENTRIES {
+        if scattered || ENTRIES + table.contents().1.len() > COPY_LEN {
             return Err(TableError::TooScattered);
         }
         Ok((table, added))
@@ -228,15 +243,46 @@ impl Table {
         bytes
     }
 
+    /// The contents of a copy, and its magic.
+    fn contents(&self) -> (&'static [u8; 8], Vec<u8>) {
+        let entries = self.entries();
+        if self.volumes.iter().all(|volume| volume.reservations.is_empty()) {
+            return (MAGIC, entries);
+        }
+        let mut contents = Vec::with_capacity(COPY_LEN);
+        contents.extend((entries.len() as u32).to_le_bytes());
+        contents.extend(entries);
+        for (place, volume) in self.volumes.iter().enumerate() {
+            if !volume.reservations.is_empty() {
+                contents.extend((place as u16).to_le_bytes());
+                contents.extend((volume.reservations.len() as u16).to_le_bytes());
+                contents.extend(&volume.reservations);
+            }
+        }
+        (MAGIC_RESERVED, contents)
+    }
+
+    /// Reads the records of reservations. None if one is invalid.
+    fn read_reservations(&mut self, mut records: &[u8]) -> Option<()> {
+        while !records.is_empty() {
+            let place = u16::from_le_bytes(take(&mut records, 2)?.try_into().ok()?);
+            let length = u16::from_le_bytes(take(&mut records, 2)?.try_into().ok()?);
+            let record = take(&mut records, length.into())?;
+            Reservations::decode(record)?;
+            self.volumes.get_mut(usize::from(place))?.reservations = record.into();
+        }
+        Some(())
+    }
+
     /// Encodes a copy of the table.
     pub fn encode(&self, generation: u64) -> Vec<u8> {
-        let entries = self.entries();
+        let (magic, contents) = self.contents();
         let mut body = Vec::with_capacity(COPY_LEN);
-        body.extend((entries.len() as u32).to_le_bytes());
+        body.extend((contents.len() as u32).to_le_bytes());
         body.extend(generation.to_le_bytes());
-        body.extend(entries);
+        body.extend(contents);
         let mut copy = Vec::with_capacity(COPY_LEN);
-        copy.extend(MAGIC);
+        copy.extend(magic);
         copy.extend(CRC32C.checksum(&body).to_le_bytes());
         copy.extend(body);
         copy.resize(COPY_LEN, 0);
@@ -246,13 +292,19 @@ impl Table {
     /// Generation and table of a copy, if it is valid.
     pub fn decode(copy: &[u8]) -> Option<(u64, Table)> {
         let field = |at: usize| Some(u32::from_le_bytes(copy.get(at..at + 4)?.try_into().ok()?));
-        let length = field(12)? as usize;
-        let body = copy.get(12..ENTRIES.checked_add(length)?)?;
-        if !copy.starts_with(MAGIC) || field(8)? != CRC32C.checksum(body) {
+        let end = ENTRIES.checked_add(field(12)? as usize)?;
+        let has_reservations = copy.starts_with(MAGIC_RESERVED);
+        let body = copy.get(12..end)?;
+        if !(copy.starts_with(MAGIC) || has_reservations) || field(8)? != CRC32C.checksum(body) {
             return None;
         }
         let generation = u64::from_le_bytes(copy.get(16..24)?.try_into().ok()?);
-        let mut rest = copy.get(ENTRIES..ENTRIES + length)?;
+        let mut rest = copy.get(ENTRIES..end)?;
+        let mut reservations: &[u8] = &[];
+        if has_reservations {
+            let length = u32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?);
+            (rest, reservations) = rest.split_at_checked(length as usize)?;
+        }
         let mut table = Table::default();
         while !rest.is_empty() {
             let name_len = usize::from(take(&mut rest, 1)?[0]);
@@ -270,8 +322,10 @@ impl Table {
             if name.is_empty() || name.len() > MAX_NAME || table.find(name).is_some() {
                 return None;
             }
-            table.volumes.push(VolumeEntry { name: name.into(), extents });
+            let entry = VolumeEntry { name: name.into(), extents, reservations: Vec::new() };
+            table.volumes.push(entry);
         }
+        table.read_reservations(reservations)?;
         table.is_sound().then_some((generation, table))
     }
 

@@ -1,5 +1,6 @@
 //! The table of extents: power cuts at every request, torn sectors, damage, and foreign disks.
 
+use super::super::reservation::{Command, Kind, Reservations};
 use super::store::{Store, StoreEvent, StoreState};
 use super::*;
 use drivers::hal::{
@@ -372,6 +373,35 @@ fn space_is_zeroed_in_few_requests() {
     }
 }
 
+/// The record of reservations with many registrants, which cross sectors of the copy. Empty for some seeds.
+fn record(hosts: u8, seed: u64) -> Vec<u8> {
+    let mut now = Reservations::default().with_persist(!seed.is_multiple_of(5));
+    for host in 1..=hosts * 12 {
+        let command = Command::Register { key: seed | 1 };
+        now = now.apply(&[host; 16], command).unwrap().next;
+    }
+    let command = Command::Acquire { current: seed | 1, kind: Kind::WriteExclusive };
+    now.apply(&[1; 16], command).unwrap().next.encode()
+}
+
+#[test]
+fn reservations_are_in_the_table_until_they_or_the_volume_are_removed() {
+    let (mut disk, mut store) = claimed(0, true);
+    make(&mut store, &mut disk, Change::Create("a", 1));
+    make(&mut store, &mut disk, Change::Create("b", 1));
+    let record = record(4, 1);
+    assert_eq!(store.change(Change::Reserve("c", &record)), Err(TableError::Unknown));
+    make(&mut store, &mut disk, Change::Reserve("b", &record));
+    make(&mut store, &mut disk, Change::Delete("a"));
+    make(&mut store, &mut disk, Change::Grow("b", 2 * UNIT_SECTORS));
+    let mut store = load(&mut disk);
+    assert_eq!(store.table().find("b").unwrap().reservations, record);
+    assert!(store.table().encode(1).starts_with(b"ISTHMVO2"), "older versions do not open it");
+    make(&mut store, &mut disk, Change::Delete("b"));
+    make(&mut store, &mut disk, Change::Create("b", 1));
+    assert!(load(&mut disk).table().encode(1).starts_with(b"ISTHMVOL"), "all versions read it");
+}
+
 /// A copy of a table with one volume of these extents, in units, with a valid checksum.
 fn copy_of(extents: &[(u32, u32)]) -> Vec<u8> {
     let mut body = std::vec![0; 12];
@@ -497,16 +527,18 @@ proptest! {
     /// zeroes, and the data of volumes is unchanged.
     #[test]
     fn a_power_cut_at_any_write_leaves_the_old_table_or_the_new_one(
-        changes in proptest::collection::vec((0..3u8, 0..4usize, 1..5u64, 0..20usize, any::<u64>()), 1..8),
+        changes in proptest::collection::vec((0..5u8, 0..4usize, 1..5u64, 0..20usize, any::<u64>()), 1..8),
         zeroes in any::<bool>(),
     ) {
         let (mut disk, mut store) = claimed(0xaa, zeroes);
         for (kind, name, units, life, seed) in changes {
             let name = ["a", "b", "c", "d"][name];
+            let record = record(units as u8, seed);
             let change = match kind {
                 0 => Change::Create(name, units * UNIT_SECTORS),
                 1 => Change::Grow(name, units * UNIT_SECTORS),
-                _ => Change::Delete(name),
+                2 => Change::Delete(name),
+                _ => Change::Reserve(name, &record),
             };
             let before = store.table().clone();
             let Ok((after, _)) = before.changed(change, SECTORS) else { continue };

@@ -127,6 +127,7 @@ fn is_request_error(error: VolumeError) -> bool {
         VolumeError::Invalid
         | VolumeError::PastEnd
         | VolumeError::ReadOnly
+        | VolumeError::Reserved
         | VolumeError::Unsupported => true,
     }
 }

@@ -11,7 +11,10 @@ pub const SUITE: Suite = Suite {
         received and one sent, 32 at a time.",
     figures: &[
         Figure::value("nvme_read4k_instructions", UNIT, "a 4 KiB read by the driver `nvme`").at_most(500.0),
+        Figure::value("ahci_read4k_instructions", UNIT, "a 4 KiB read by the driver `ahci`").at_most(600.0),
+        Figure::value("pvscsi_read4k_instructions", UNIT, "a 4 KiB read by the driver `pvscsi`").at_most(600.0),
         Figure::value("igb_packet_instructions", UNIT, "a packet by the driver `igb`").at_most(262.0),
+        Figure::value("e1000_packet_instructions", UNIT, "a packet by the driver `e1000`").at_most(400.0),
         Figure::value("enic_packet_instructions", UNIT, "a packet by the driver `enic`").at_most(250.0),
         Figure::value(
             "boot_instructions_metal",

@@ -9,6 +9,8 @@ pub enum Generation {
     IceLake,
     /// The fourth generation, in Sapphire Rapids and Granite Rapids.
     SapphireRapids,
+    /// The fourth generation, in Diamond Rapids: PPD0 is elsewhere.
+    DiamondRapids,
 }
 
 impl Generation {
@@ -18,6 +20,7 @@ impl Generation {
         match (device, revision) {
             (0x347e, 0..0x10) => Generation::IceLake,
             (0x347e | 0x0db4, _) => Generation::SapphireRapids,
+            (0x7868, _) => Generation::DiamondRapids,
             _ => Generation::Third,
         }
     }
@@ -29,7 +32,12 @@ impl Generation {
 
     /// Whether a translation's bits below the BAR's size are ignored.
     pub fn aligns_to_bar(self) -> bool {
-        self != Generation::SapphireRapids
+        !matches!(self, Generation::SapphireRapids | Generation::DiamondRapids)
+    }
+
+    /// Offset of the port's control (PPD0) in the fourth generation.
+    pub fn port_control(self) -> u64 {
+        if self == Generation::DiamondRapids { 0xf0d4 } else { 0xb0d4 }
     }
 
     /// Offset of the doorbell vectors.
@@ -59,7 +67,7 @@ impl Generation {
         match self {
             Generation::Third => connection | side << 4,
             Generation::IceLake => connection << 9 | side << 12,
-            Generation::SapphireRapids => connection << 9 | side << 14,
+            Generation::SapphireRapids | Generation::DiamondRapids => connection << 9 | side << 14,
         }
     }
 }

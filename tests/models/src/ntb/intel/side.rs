@@ -140,7 +140,9 @@ impl Side {
             0xb050..0xb052 => byte_of(self.link_control.into(), offset % 2),
             0xb052..0xb054 => byte_of(self.link_status.into(), offset % 2),
             0xb05a..0xb05c => byte_of(self.slot_status.into(), offset % 2),
-            0xb0d4..0xb0d8 => byte_of(self.training.into(), offset % 4),
+            _ if offset & !3 == self.generation.port_control() => {
+                byte_of(self.training.into(), offset % 4)
+            }
             0xb4c0..0xb4c4 => byte_of(self.definition.into(), offset % 4),
             _ => 0,
         }
@@ -159,7 +161,7 @@ impl Side {
                 }
             }
             0xb05a => self.slot_status &= !(value as u16),
-            0xb0d4 => self.training = value as u32,
+            _ if offset == self.generation.port_control() => self.training = value as u32,
             _ => {}
         }
     }
