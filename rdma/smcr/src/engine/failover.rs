@@ -252,11 +252,12 @@ impl Engine {
     /// As client, asks the server for CDC messages after a failover. A Linux server that has not noticed the loss
     /// continues only when its messages on the lost link are completed, with soft-RoCE never. Until then it holds small
     /// writes back ("autocorking"), unless it is asked for an update. It was observed to do so even after it had
-    /// answered DELETE_LINK: so connections that moved are nudged once a second for their lifetime.
+    /// answered DELETE_LINK: so all connections of the group are nudged once a second for their lifetime. That includes
+    /// those that send on another link here: the server may have sent theirs on the lost one.
     fn begin_nudges(&mut self, group_key: usize, now: Instant) {
         for key in self.members(group_key) {
             let Some(socket) = self.sockets.get(key) else { continue };
-            if socket.group == Some(group_key) && socket.role == Role::Client && socket.validate {
+            if socket.group == Some(group_key) && socket.role == Role::Client && socket.established {
                 self.nudge_after(key, NUDGES.0, now);
             }
         }
