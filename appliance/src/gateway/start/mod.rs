@@ -181,6 +181,8 @@ impl Gateway {
             console_due: Instant::ZERO,
             button_due: Instant::ZERO,
             console_quiet: false,
+            others_due: None,
+            others_known: false,
             quiescent_until: now,
             control_due: Some(Instant::ZERO),
             networks,
