@@ -133,8 +133,8 @@ impl Window {
         Ok(())
     }
 
-    /// Copies `from` in, at `offset`. From `N` to `2 * N` bytes are copied without a call: as the first `N` and the last
-    /// `N` of them, which may overlap.
+    /// Copies `from` in, at `offset`. From `N` to `2 * N` bytes are copied without a call: as the first `N` and the
+    /// last `N` of them, which may overlap.
     #[inline(always)]
     pub fn write_halves<const N: usize>(
         &self,
@@ -148,8 +148,8 @@ impl Window {
         if from.len() > 2 * N {
             return self.write(offset, from);
         }
-        // SAFETY: as in `write`, for the first and for the last `N` bytes of both: `from` has at least `N`, and `into` is
-        // as long.
+        // SAFETY: as in `write`, for the first and for the last `N` bytes of both: `from` has at least `N`, and `into`
+        // is as long.
         unsafe {
             let behind = into.start.add(from.len() - N);
             copy::array_to_shared::<N>(into.start.as_ptr(), first.as_ptr());

@@ -396,9 +396,9 @@ impl Roce {
         Instant::first([self.timers.first(), self.cm.deadline()])
     }
 
-    /// Before a halt at `now`: removes outdated timer entries that would end it. Under load, when halts follow each other
-    /// closely, only those that are due within a millisecond: an entry then stays until its time is near, instead of being
-    /// removed after each ACK and set again with the next packet.
+    /// Before a halt at `now`: removes outdated timer entries that would end it. Under load, when halts follow each
+    /// other closely, only those that are due within a millisecond: an entry then stays until its time is near, instead
+    /// of being removed after each ACK and set again with the next packet.
     #[inline]
     pub fn set_timers_right_before(&mut self, now: Instant) {
         if now.nanos_since(self.halts_since) >= HALTS_PERIOD {

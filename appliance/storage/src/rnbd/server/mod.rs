@@ -159,7 +159,8 @@ impl Server {
         moved || completed || self.transport.counters().completions > before
     }
 
-    /// Whether [`Server::poll`] may have anything to do at `now`: clients, sessions that end, timers, or volumes that work.
+    /// Whether [`Server::poll`] may have anything to do at `now`: for clients, sessions that end, timers, or volumes at
+    /// work.
     #[inline]
     pub fn wants_poll(&self, volumes: &Volumes, now: Instant) -> bool {
         !self.transport.is_vacant()
