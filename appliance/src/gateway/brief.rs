@@ -18,7 +18,7 @@ impl Gateway {
             return false;
         }
         // The work done here may move other timers, and produce console output.
-        self.others_known = false;
+        self.last_halt.others_known = false;
         let others = Instant::first([deadline, Some(self.console_due + CONSOLE_PATIENCE)]);
         let mut until = now + STILL;
         let mut served = false;

@@ -171,12 +171,7 @@ pub struct Gateway {
     console_quiet: bool,
     /// When the next timer of the control plane expires.
     control_due: Option<Instant>,
-    /// When the next timer expires of those that frames without work do not move.
-    others_due: Option<Instant>,
-    /// `others_due` is right: since it was computed, all rounds have ended with `receive`.
-    others_known: bool,
-    /// Until then rounds end with `receive` if the received frames leave no work.
-    quiescent_until: Instant,
+    last_halt: LastHalt,
     networks: Vec<Network>,
     syslog: Syslog,
     /// Pages that are being sent.
@@ -188,6 +183,17 @@ pub struct Gateway {
     devices_wake: bool,
     /// The shutdown, once it has started.
     ending: Option<Ending>,
+}
+
+/// What rounds and halts after a halt know from it.
+#[derive(Default)]
+struct LastHalt {
+    /// Until then rounds end with `receive` if the received frames leave no work.
+    quiescent_until: Instant,
+    /// When the next timer expires of those that frames without work do not move.
+    others_due: Option<Instant>,
+    /// `others_due` is right: since it was computed, all rounds have ended with `receive`.
+    others_known: bool,
 }
 
 impl Gateway {
@@ -212,7 +218,7 @@ impl Gateway {
         let (mut received, for_control) = control::receive(networks, state, now);
         if received > 0
             && for_control == 0
-            && now < self.quiescent_until
+            && now < self.last_halt.quiescent_until
             && state.plane.is_quiescent()
         {
             state.plane.flush();
@@ -220,8 +226,7 @@ impl Gateway {
             self.console_quiet = false;
             return true;
         }
-        self.quiescent_until = Instant::ZERO;
-        self.others_known = false;
+        self.last_halt = LastHalt::default();
         received += state.poll_tcp_bridge(networks, now);
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
@@ -379,7 +384,8 @@ impl Gateway {
             self.console_due = now;
             deadline = Some(now);
         }
-        self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
+        self.last_halt.quiescent_until =
+            Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.waker.clear();
         self.state.stop_interrupts();
         self.round(now) || served
@@ -388,13 +394,13 @@ impl Gateway {
     /// When the next timer expires, or a poll is due. After a round that ended with `receive`, or an expired timer that
     /// left no work, only the provider's timers are looked at again.
     fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        if !self.others_known {
-            self.others_known = self.state.plane.frames_move_only_provider_timers();
-            self.others_due = self.deadline_of_others(now);
+        if !self.last_halt.others_known {
+            self.last_halt.others_known = self.state.plane.frames_move_only_provider_timers();
+            self.last_halt.others_due = self.deadline_of_others(now);
         }
         let provider = self.state.plane.provider_timeout();
         let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
-        Instant::first([self.others_due, provider, console, self.state.log.due()])
+        Instant::first([self.last_halt.others_due, provider, console, self.state.log.due()])
     }
 
     /// As [`Gateway::deadline`], without the timers that frames move.
