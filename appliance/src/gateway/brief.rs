@@ -17,7 +17,8 @@ impl Gateway {
         if self.ending.is_some() || !self.state.may_serve_only_cards() || self.others_pending() {
             return false;
         }
-        // The work done here may produce console output.
+        // The work done here may move other timers, and produce console output.
+        self.last_halt.others_known = false;
         let others = Instant::first([deadline, Some(self.console_due + CONSOLE_PATIENCE)]);
         let mut until = now + STILL;
         let mut served = false;

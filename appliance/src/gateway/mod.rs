@@ -35,7 +35,8 @@
 //! # Short rounds
 //!
 //! A round after a halt ends with `receive` if the frames leave no work (`Verdict::Absorbed`: a part of a message, a
-//! WRITE that a later message announces, an echoed message of a channel) and no timer has expired. In the middle of a
+//! WRITE that a later message announces, an echoed message of a channel) and no timer has expired. The next halt then
+//! keeps the deadline of the last one, apart from the provider's timers, which frames move. In the middle of a
 //! message, for which the provider knows the number of packets, the device is asked for an interrupt at the last one,
 //! and the halt takes half a millisecond at most. A protocol whose peer announces its WRITEs declares it
 //! (`Provider::writes_precede_send`). The ACK of such a WRITE goes with that of the message behind it. Header
@@ -170,8 +171,7 @@ pub struct Gateway {
     console_quiet: bool,
     /// When the next timer of the control plane expires.
     control_due: Option<Instant>,
-    /// Until then rounds end with `receive` if the received frames leave no work.
-    quiescent_until: Instant,
+    last_halt: LastHalt,
     networks: Vec<Network>,
     syslog: Syslog,
     /// Pages that are being sent.
@@ -183,6 +183,17 @@ pub struct Gateway {
     devices_wake: bool,
     /// The shutdown, once it has started.
     ending: Option<Ending>,
+}
+
+/// What rounds and halts after a halt know from it.
+#[derive(Default)]
+struct LastHalt {
+    /// Until then rounds end with `receive` if the received frames leave no work.
+    quiescent_until: Instant,
+    /// When the next timer expires of those that frames without work do not move.
+    others_due: Option<Instant>,
+    /// `others_due` is right: since it was computed, all rounds have ended with `receive`.
+    others_known: bool,
 }
 
 impl Gateway {
@@ -207,7 +218,7 @@ impl Gateway {
         let (mut received, for_control) = control::receive(networks, state, now);
         if received > 0
             && for_control == 0
-            && now < self.quiescent_until
+            && now < self.last_halt.quiescent_until
             && state.plane.is_quiescent()
         {
             state.plane.flush();
@@ -215,7 +226,7 @@ impl Gateway {
             self.console_quiet = false;
             return true;
         }
-        self.quiescent_until = Instant::ZERO;
+        self.last_halt = LastHalt::default();
         received += state.poll_tcp_bridge(networks, now);
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
@@ -373,21 +384,32 @@ impl Gateway {
             self.console_due = now;
             deadline = Some(now);
         }
-        self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
+        self.last_halt.quiescent_until =
+            Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.waker.clear();
         self.state.stop_interrupts();
         self.round(now) || served
     }
 
-    /// When the next timer expires, or a poll is due.
-    fn deadline(&self, now: Instant) -> Option<Instant> {
+    /// When the next timer expires, or a poll is due. After a round that ended with `receive`, or an expired timer that
+    /// left no work, only the provider's timers are looked at again.
+    fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        if !self.last_halt.others_known {
+            self.last_halt.others_known = self.state.plane.frames_move_only_provider_timers();
+            self.last_halt.others_due = self.deadline_of_others(now);
+        }
+        let provider = self.state.plane.provider_timeout();
+        let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
+        Instant::first([self.last_halt.others_due, provider, console, self.state.log.due()])
+    }
+
+    /// As [`Gateway::deadline`], without the timers that frames move.
+    fn deadline_of_others(&self, now: Instant) -> Option<Instant> {
         let nap = match self.devices_wake {
             false => Some(NAP),
             true => self.console.is_busy().then(|| self.console.patience(NAP)),
         };
         let nap = nap.map(|nap| now + nap);
-        let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
-        let log = self.state.log.due();
-        Instant::first([self.control_due, self.state.poll_timeout(), nap, console, log])
+        Instant::first([self.control_due, self.state.timeout_of_others(), nap])
     }
 }

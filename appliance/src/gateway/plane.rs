@@ -289,7 +289,7 @@ impl DataPlane {
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.set_interrupts(true);
         let Some(rdma_stack) = &mut self.rdma_stack else { return false };
-        rdma_stack.providers.roce.set_timers_right();
+        rdma_stack.providers.roce.set_timers_right_before(self.now);
         let expected = rdma_stack.providers.roce.expected();
         if let Some((port, frames)) = expected.filter(|&(_, frames)| frames > 1)
             && let Some(slot) = self.ports.get_mut(port)
@@ -308,6 +308,8 @@ impl DataPlane {
         if roce.poll_timeout().is_none_or(|at| at > now) || roce.run_due(now) {
             return false;
         }
+        // The loop was idle until now, so no other outdated entry is to end the rest of the halt.
+        roce.set_timers_right();
         if !roce.wants_transmit() {
             return true;
         }
@@ -319,6 +321,11 @@ impl DataPlane {
             .is_some_and(|rdma_stack| !rdma_stack.providers.roce.wants_transmit())
     }
 
+    /// Whether frames that leave no work move no timer but the provider's.
+    pub fn frames_move_only_provider_timers(&self) -> bool {
+        self.transports.is_empty() && self.rapidio.is_empty()
+    }
+
     /// Whether the frames of this round leave no work.
     pub fn is_quiescent(&self) -> bool {
         !self.has_work && self.users.are_idle() && !self.cards_pending()
@@ -327,6 +334,12 @@ impl DataPlane {
     /// When the next timer expires, or a poll is due.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        Instant::first([self.provider_timeout(), self.timeout_of_others()])
+    }
+
+    /// As [`DataPlane::poll_timeout`], without the provider's timers.
+    #[inline]
+    pub fn timeout_of_others(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();
         let memory = self.retired_timeout();
@@ -334,8 +347,9 @@ impl DataPlane {
         let rapidio = self.rapidio.iter().filter_map(|one| one.end_point.deadline()).min();
         let engines = self.bridges.iter().any(|bridge| bridge.device.is_busy());
         let engines = engines.then(|| self.now + ENGINE);
-        let fabric = self.fabric_timeout();
-        Instant::first([link, rapidio, transports, engines, fabric, udp, memory])
+        let server = self.storage.server.as_ref().and_then(|server| server.poll_timeout());
+        let users = self.users.deadline();
+        Instant::first([link, rapidio, transports, engines, server, users, udp, memory])
     }
 
     /// Sets the addresses of a port.

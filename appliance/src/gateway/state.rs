@@ -329,15 +329,15 @@ impl State {
             || self.queues.iter().any(|queue| queue.punt_port.has_requests())
     }
 
-    /// When the next timer expires.
+    /// When the next timer expires, apart from the provider's.
     #[inline]
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub fn timeout_of_others(&self) -> Option<Instant> {
         let lifecycle = &self.lifecycle;
         let waits = self.rules_wait() || lifecycle.trial.is_some() || !lifecycle.leaving.is_empty();
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
         let changed = self.rules_changed || self.subsystems_changed || self.linx_changed;
         let rules = changed.then_some(Instant::ZERO);
-        let plane = self.plane.poll_timeout();
+        let plane = self.plane.timeout_of_others();
         let services = self.services.deadline(&self.plane);
         let end = self.end.map(|_| Instant::ZERO);
         let audit = Instant::first([self.audit.due(), end]);

@@ -159,25 +159,18 @@ fn put_array<const N: usize>(buffer: &Window, at: usize, bytes: &[u8; N]) {
 /// A header of this to twice as many bytes is copied as two halves.
 pub const HALF: usize = 48;
 
-/// Copies a header. One of 48 to 96 bytes, as nearly all are, is copied as two halves, which may overlap. Their length
-/// is constant, so the copy needs no call.
+/// Copies a header. One of 48 to 96 bytes, as nearly all are, is copied without a call.
 #[inline]
 pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
-    match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
-        (Some(first), Some(last)) if header.len() <= 2 * HALF => {
-            put_array(buffer, at, first);
-            put_array(buffer, at + header.len() - HALF, last);
-        }
-        _ => put(buffer, at, header),
-    }
+    buffer.write_halves::<HALF>(at, header).expect("checked against the buffer's length");
 }
 
 /// Copies a trailer: nearly always a checksum without padding.
 #[inline]
 pub fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
-    match trailer {
-        [] => {}
-        &[a, b, c, d] => put_array(buffer, at, &[a, b, c, d]),
+    match (trailer.first_chunk::<4>(), trailer.len()) {
+        (_, 0) => {}
+        (Some(checksum), 4) => put_array(buffer, at, checksum),
         _ => put(buffer, at, trailer),
     }
 }

@@ -114,9 +114,10 @@ impl Cells<[AtomicU64; 2]> {
     /// Stores a cell. Earlier writes are visible before it (release).
     #[inline]
     pub fn store(&self, index: usize, values: [u64; 2]) {
-        for (word, value) in self.at(index).iter().zip(values) {
-            word.store(value.to_le(), Ordering::Release);
-        }
+        // Without a loop, as above.
+        let ([first, second], values) = (self.at(index), values.map(u64::to_le));
+        first.store(values[0], Ordering::Release);
+        second.store(values[1], Ordering::Release);
     }
 }
 

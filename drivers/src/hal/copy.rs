@@ -69,8 +69,21 @@ mod machine {
     #[inline(always)]
     pub unsafe fn array<const N: usize>(to: *mut u8, from: *const u8) {
         let mut at = 0;
-        while at + 16 <= N {
+        // Constant offsets, so that the two addresses are computed once.
+        while at + 48 <= N {
             // SAFETY: both are valid for `N` bytes (the caller's promise).
+            unsafe {
+                asm!(
+                    "movups {x}, [{from}]", "movups {y}, [{from} + 16]", "movups {z}, [{from} + 32]",
+                    "movups [{to}], {x}", "movups [{to} + 16], {y}", "movups [{to} + 32], {z}",
+                    x = out(xmm_reg) _, y = out(xmm_reg) _, z = out(xmm_reg) _,
+                    from = in(reg) from.add(at), to = in(reg) to.add(at),
+                    options(nostack, preserves_flags));
+            }
+            at += 48;
+        }
+        while at + 16 <= N {
+            // SAFETY: as above.
             unsafe {
                 asm!("movups {x}, [{from}]", "movups [{to}], {x}", x = out(xmm_reg) _,
                     from = in(reg) from.add(at), to = in(reg) to.add(at),

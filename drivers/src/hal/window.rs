@@ -133,6 +133,31 @@ impl Window {
         Ok(())
     }
 
+    /// Copies `from` in, at `offset`. From `N` to `2 * N` bytes are copied without a call: as the first `N` and the
+    /// last `N` of them, which may overlap.
+    #[inline(always)]
+    pub fn write_halves<const N: usize>(
+        &self,
+        offset: usize,
+        from: &[u8],
+    ) -> Result<(), OutOfWindow> {
+        let into = self.slice(offset, from.len()).ok_or(OutOfWindow)?;
+        let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else {
+            return self.write(offset, from);
+        };
+        if from.len() > 2 * N {
+            return self.write(offset, from);
+        }
+        // SAFETY: as in `write`, for the first and for the last `N` bytes of both: `from` has at least `N`, and `into`
+        // is as long.
+        unsafe {
+            let behind = into.start.add(from.len() - N);
+            copy::array_to_shared::<N>(into.start.as_ptr(), first.as_ptr());
+            copy::array_to_shared::<N>(behind.as_ptr(), last.as_ptr());
+        }
+        Ok(())
+    }
+
     /// Pointer to a cell of `size` bytes at `offset`. Panics unless it is inside the window and aligned: drivers lay
     /// their rings out themselves, so a wrong offset is a bug.
     #[inline]
@@ -357,5 +382,21 @@ mod tests {
         both_ways::<31>();
         both_ways::<48>();
         both_ways::<77>();
+    }
+
+    #[test]
+    fn halves_are_copied_whole_and_stay_inside() {
+        let window = Arena::on_heap(4096).alloc(200, 64).unwrap();
+        let bytes: [u8; 120] = core::array::from_fn(|i| i as u8 + 1);
+        for len in 0..=bytes.len() {
+            window.fill(0xee);
+            assert_eq!(window.write_halves::<48>(3, &bytes[..len]), Ok(()));
+            let all: [u8; 200] = window.read_array(0).unwrap();
+            assert_eq!(all[3..3 + len], bytes[..len]);
+            assert!(all[..3].iter().chain(&all[3 + len..]).all(|&byte| byte == 0xee), "{len}");
+            assert_eq!(window.write_halves::<48>(201 - len, &bytes[..len]), Err(OutOfWindow));
+            let same: [u8; 200] = window.read_array(0).unwrap();
+            assert_eq!(same, all, "{len}");
+        }
     }
 }

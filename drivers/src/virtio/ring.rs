@@ -202,6 +202,11 @@ impl Ring {
         self.dead
     }
 
+    /// Whether the device has the chain of each first descriptor.
+    pub fn lent(&self) -> &[bool] {
+        &self.lent
+    }
+
     /// Bus address of the descriptor table.
     pub fn table_address(&self) -> u64 {
         self.addresses[0]

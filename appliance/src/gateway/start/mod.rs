@@ -9,7 +9,6 @@ mod first_loop;
 mod interfaces;
 mod resources;
 
-use super::Gateway;
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
 use super::names::{Names, resolved_rules};
@@ -32,6 +31,7 @@ use super::udp_engines::UdpEngines;
 use super::upgrade::Upgrade;
 use super::watchdog::Keeper;
 use super::worker::Worker;
+use super::{Gateway, LastHalt};
 use crate::config::{Config, Sources, slot};
 use crate::console::Console;
 use crate::crash::Record;
@@ -181,7 +181,7 @@ impl Gateway {
             console_due: Instant::ZERO,
             button_due: Instant::ZERO,
             console_quiet: false,
-            quiescent_until: now,
+            last_halt: LastHalt::default(),
             control_due: Some(Instant::ZERO),
             networks,
             syslog: Syslog::new(entropy),

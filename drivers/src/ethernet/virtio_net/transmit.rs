@@ -36,13 +36,12 @@ pub struct Transmitter {
     bounces: u16,
     /// The full-size buffer of a slot's packet, if it has one.
     bounced: Box<[Option<u16>]>,
-    /// The period in which each slot's packet was queued. Devices may complete packets in any order, so packets from
-    /// before the current period are counted separately.
-    periods: Box<[u8]>,
-    period: u8,
-    /// Packets in flight of each period.
-    in_flight: [u16; 2],
-    /// Total of packets queued before the current period.
+    /// The chains that the device had when the current grace period began, by their first descriptors. Devices may
+    /// complete packets in any order, so these are marked, and only while someone asks for the progress.
+    awaited: Box<[bool]>,
+    /// Number of the marked chains that the device still has.
+    awaited_left: u16,
+    /// Total of packets queued before the current grace period.
     before: u64,
     /// Total of packets, from the first on, that are known to be sent.
     sent: u64,
@@ -74,6 +73,7 @@ impl Transmitter {
         let bounces = (BOUNCE_MEMORY / bounce_stride).clamp(LEAST_BOUNCES, MOST_BOUNCES);
         let bounces = slots.min(bounces as u16);
         let bounce = setup.alloc(usize::from(bounces) * bounce_stride, 64)?;
+        let awaited = alloc::vec![false; ring.size().into()].into();
         Ok(Transmitter {
             ring,
             memory,
@@ -84,9 +84,8 @@ impl Transmitter {
             bounce_free: (0..bounces).collect(),
             bounces,
             bounced: alloc::vec![None; slots.into()].into(),
-            periods: alloc::vec![0; slots.into()].into(),
-            period: 0,
-            in_flight: [0; 2],
+            awaited,
+            awaited_left: 0,
             before: 0,
             sent: 0,
             header,
@@ -142,8 +141,6 @@ impl Transmitter {
             }
         }
         self.ring.offer(slot * DESCRIPTORS);
-        self.periods[usize::from(slot)] = self.period;
-        self.in_flight[usize::from(self.period)] += 1;
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
@@ -249,7 +246,11 @@ impl Transmitter {
                     self.starved = false;
                     let slot = head / DESCRIPTORS;
                     self.free.push(slot);
-                    self.in_flight[usize::from(self.periods[usize::from(slot)])] -= 1;
+                    if self.awaited_left > 0
+                        && core::mem::take(&mut self.awaited[usize::from(head)])
+                    {
+                        self.awaited_left -= 1;
+                    }
                     if self.bounce_free.len() < usize::from(self.bounces) {
                         self.bounce_free.extend(self.bounced[usize::from(slot)].take());
                     }
@@ -258,17 +259,17 @@ impl Transmitter {
         }
     }
 
-    /// Transmit progress.
+    /// Transmit progress. A call begins a grace period, unless the device still has packets from before the last one.
     pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
-        for _ in 0..2 {
-            if self.in_flight[usize::from(self.period ^ 1)] > 0 {
-                break;
-            }
+        if self.is_stopped || self.ring.outstanding() == 0 {
+            // The device reads no memory.
+            (self.awaited_left, self.before, self.sent) = (0, self.frames, self.frames);
+        } else if self.awaited_left == 0 {
             // All packets from before this period are sent: the next period begins.
-            self.sent = self.before;
-            self.before = self.frames;
-            self.period ^= 1;
+            (self.sent, self.before) = (self.before, self.frames);
+            self.awaited.copy_from_slice(self.ring.lent());
+            self.awaited_left = self.ring.outstanding();
         }
         TransmitProgress { queued: self.frames, sent: self.sent }
     }
@@ -276,7 +277,6 @@ impl Transmitter {
     /// Stops the queue for good, after a reset of the device, which reads no memory any more. Later frames are dropped.
     pub fn stop(&mut self) {
         self.is_stopped = true;
-        self.in_flight = [0; 2];
         self.free.clear();
     }
 

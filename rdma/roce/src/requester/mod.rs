@@ -14,12 +14,11 @@ use crate::psn::Psn;
 use crate::qp::{Ctx, Identity};
 use crate::wire::extended::{Nak, Syndrome};
 use ack_share::AckShare;
-use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::{Instant, Through};
 use rto::RetransmitTimeout;
 use verbs::{Payload, QpInit, ReadyToSend, SendOperation, SendRequest, Status, VerbsError};
-use work::{LargePayloads, Operation, Work};
+use work::{LargePayloads, Operation, Work, WorkQueue};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
@@ -49,7 +48,7 @@ pub enum Outcome {
 /// The requester.
 #[derive(Debug)]
 pub struct Requester {
-    queue: VecDeque<Work>,
+    queue: WorkQueue,
     limit: usize,
     /// Number of requests posted so far, modulo 2^32.
     requests: u32,
@@ -93,7 +92,7 @@ impl Requester {
     /// For up to `limit` requests of the size that `init` allows.
     pub fn new(limit: usize, init: &QpInit) -> Self {
         Requester {
-            queue: VecDeque::with_capacity(limit),
+            queue: WorkQueue::new(limit),
             limit,
             requests: 0,
             large: LargePayloads::new(limit, init.max_send_sge, init.max_inline),
@@ -228,7 +227,7 @@ impl Requester {
         let packets = length.div_ceil(mtu).max(1) as u32;
         let payload = self.large.store(payload)?;
         let block = request.carries.and_then(|(region, chunk)| memory.detach_chunk(region, chunk));
-        self.queue.push_back(Work {
+        let is_posted = self.queue.push_back(Work {
             id: request.id,
             operation,
             payload,
@@ -242,6 +241,7 @@ impl Requester {
             solicited: request.solicited,
             block,
         });
+        debug_assert!(is_posted, "the queue has room for its limit");
         self.posted = self.posted.plus(packets);
         self.requests = self.requests.wrapping_add(1);
         Ok(())
@@ -291,7 +291,7 @@ impl Requester {
         if !work.is_plain() || status != Status::Success {
             self.finish_front(status, identity, ctx);
         }
-        self.queue.pop_front();
+        self.queue.drop_front();
         self.cursor = self.cursor.saturating_sub(1);
     }
 
@@ -557,20 +557,24 @@ impl Requester {
 
     /// Releases the memory on demand of all requests, when the queue pair is destroyed.
     pub fn release_memory(&mut self, memory: &mut Memory) {
-        for block in self.queue.drain(..).filter_map(|work| work.block) {
-            memory.pool.retire(block, Through::Port(self.port));
+        while let Some(work) = self.queue.front_mut() {
+            if let Some(block) = work.block.take() {
+                memory.pool.retire(block, Through::Port(self.port));
+            }
+            self.queue.drop_front();
         }
     }
 
     /// Completes all requests: the oldest with status `first`, the others as flushed.
     pub fn flush(&mut self, first: Option<Status>, identity: &Identity, ctx: &mut Ctx<'_>) {
         let mut status = first.unwrap_or(Status::Flushed);
-        while let Some(work) = self.queue.pop_front() {
+        while let Some(work) = self.queue.front_mut() {
             self.large.release(&work.payload);
-            if let Some(block) = work.block {
+            if let Some(block) = work.block.take() {
                 ctx.memory.pool.retire(block, Through::Port(self.port));
             }
             identity.complete_send(ctx, work.id, status, true);
+            self.queue.drop_front();
             status = Status::Flushed;
         }
         self.cursor = 0;

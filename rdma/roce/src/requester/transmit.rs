@@ -141,7 +141,9 @@ impl Requester {
         Some(opcode)
     }
 
-    /// Puts the next packet into `tx` if it continues the message of the packet that is there: few fields change.
+    /// Puts the next packet into `tx` if it continues the message of the packet that is there: few fields change. The
+    /// last packet of a message counts if it is as long as the others, has no immediate, and another request follows
+    /// it, so that it is not the one that has to request an ACK.
     // Inlined with the rest of the transmit path: 286 instructions a packet instead of 340 (`bench roce`).
     #[inline(always)]
     pub fn poll_middle(
@@ -156,13 +158,17 @@ impl Requester {
         let mtu = peer.path_mtu.bytes();
         let offset = self.next.since(work.first) as usize * mtu;
         let Load::Window(payload) = &work.payload else { return None };
+        let ends = offset + mtu == work.length as usize;
         let opcode = match work.operation {
-            Operation::Send(_) => Opcode::SendMiddle,
-            Operation::Write(..) => Opcode::WriteMiddle,
+            Operation::Write(..) if !ends => Opcode::WriteMiddle,
+            Operation::Write(_, None) => Opcode::WriteLast,
+            Operation::Send(_) if !ends => Opcode::SendMiddle,
+            Operation::Send(SendWith::Nothing) => Opcode::SendLast,
             _ => return None,
         };
         if tx.continues != Some((peer.qpn, self.next))
-            || offset + mtu >= work.length as usize
+            || offset + mtu > work.length as usize
+            || ends && self.cursor + 1 >= self.queue.len()
             || !self.may_send(window)
         {
             return None;
@@ -173,7 +179,7 @@ impl Requester {
         tx.continue_message(&peer.template, payload, offset, mtu);
         let bth = Bth {
             opcode,
-            solicited: false,
+            solicited: work.solicited && ends,
             pad: 0,
             pkey: DEFAULT_PKEY,
             destination_qp: peer.qpn,
@@ -181,7 +187,11 @@ impl Requester {
             psn: self.next.get(),
         };
         emitter.emit_middle(tx, &peer.template, bth);
-        tx.continues = Some((peer.qpn, after));
+        tx.continues = (!ends).then_some((peer.qpn, after));
+        if ends {
+            self.awaited |= work.awaited;
+            self.cursor += 1;
+        }
         self.note_sent(after, ack_request, false, now);
         Some(opcode)
     }

@@ -4,6 +4,7 @@ use crate::pool::Block;
 use crate::psn::Psn;
 use crate::sges::Sges;
 use crate::transmit::{MAX_INLINE, TxBuffer};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use drivers::hal::Window;
 use verbs::{Payload, RemoteAddress, SendWith, VerbsError};
@@ -197,6 +198,20 @@ pub struct Work {
 }
 
 impl Work {
+    /// Content of a place without a request.
+    const EMPTY: Work = Work {
+        id: 0,
+        operation: Operation::Send(SendWith::Nothing),
+        payload: Load::Short(0, 0),
+        length: 0,
+        first: Psn::new(0),
+        packets: 0,
+        signaled: false,
+        awaited: false,
+        solicited: false,
+        block: None,
+    };
+
     /// Whether its success needs no action: no completion, and nothing to release.
     #[inline]
     pub fn is_plain(&self) -> bool {
@@ -204,9 +219,126 @@ impl Work {
     }
 }
 
+/// The posted requests of a queue pair, oldest first, in places that are allocated once. A request is written where it
+/// stays.
+#[derive(Debug)]
+pub struct WorkQueue {
+    places: Box<[Work]>,
+    /// Place of the oldest request.
+    first: usize,
+    len: usize,
+}
+
+impl WorkQueue {
+    /// A queue with room for `limit` requests.
+    pub fn new(limit: usize) -> Self {
+        WorkQueue { places: (0..limit).map(|_| Work::EMPTY).collect(), first: 0, len: 0 }
+    }
+
+    /// Number of requests.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The place of the request with this index, at most the number of places.
+    #[inline]
+    fn place(&self, index: usize) -> usize {
+        let place = self.first + index;
+        if place < self.places.len() { place } else { place - self.places.len() }
+    }
+
+    /// The request with this index; the oldest has index 0.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&Work> {
+        if index >= self.len {
+            return None;
+        }
+        self.places.get(self.place(index))
+    }
+
+    /// The oldest request.
+    #[inline]
+    pub fn front(&self) -> Option<&Work> {
+        self.get(0)
+    }
+
+    /// The oldest request.
+    #[inline]
+    pub fn front_mut(&mut self) -> Option<&mut Work> {
+        if self.is_empty() { None } else { self.places.get_mut(self.first) }
+    }
+
+    /// The newest request.
+    #[inline]
+    pub fn back(&self) -> Option<&Work> {
+        self.get(self.len.checked_sub(1)?)
+    }
+
+    /// Appends a request. False if there is no room.
+    // Inlined, so that the request is not assembled elsewhere and copied.
+    #[inline(always)]
+    pub fn push_back(&mut self, work: Work) -> bool {
+        if self.len >= self.places.len() {
+            return false;
+        }
+        let place = self.place(self.len);
+        let Some(free) = self.places.get_mut(place) else { return false };
+        *free = work;
+        self.len += 1;
+        true
+    }
+
+    /// Removes the oldest request, whose memory on demand has been taken.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        if self.len > 0 {
+            self.len -= 1;
+            self.first = self.place(1);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+
+    fn work(id: u64) -> Work {
+        Work { id, ..Work::EMPTY }
+    }
+
+    /// Against a `VecDeque`, at every fill and around the wrap.
+    #[test]
+    fn queue_returns_requests_in_the_order_of_posting() {
+        for limit in [0, 1, 2, 5, 8] {
+            let (mut queue, mut model) = (WorkQueue::new(limit), VecDeque::new());
+            for step in 0..400u64 {
+                let full = model.len() == limit;
+                if step % 7 < 4 {
+                    assert_eq!(queue.push_back(work(step)), !full);
+                    if !full {
+                        model.push_back(step);
+                    }
+                } else {
+                    queue.drop_front();
+                    model.pop_front();
+                }
+                let ids: Vec<u64> = (0..).map_while(|n| queue.get(n)).map(|work| work.id).collect();
+                assert_eq!(model, ids);
+                assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+                assert_eq!(queue.front().map(|work| work.id), model.front().copied());
+                assert_eq!(queue.front_mut().map(|work| work.id), model.front().copied());
+                assert_eq!(queue.back().map(|work| work.id), model.back().copied());
+            }
+        }
+    }
 
     #[test]
     fn requests_stay_small() {

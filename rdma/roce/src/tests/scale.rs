@@ -67,3 +67,42 @@ fn timer_cost_does_not_depend_on_idle_queue_pairs() {
     // At both ends: a postponed timer is checked now and then, not with each message.
     assert!(alone < 400, "{alone} for 200 messages");
 }
+
+/// Under load the entry of an acknowledged packet stays, for the next packet, until a halt would end by it. In an idle
+/// loop the halt after the ACK removes it.
+#[test]
+fn outdated_timer_is_removed_when_it_would_end_a_halt() {
+    let mut pair = Pair::new(5, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let entry = |pair: &mut Pair, id: u64| {
+        let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
+        let qp = pair.nodes[1].qp;
+        pair.nodes[1].roce.post_recv(qp, &RecvRequest { id, into: &[into] }).unwrap();
+        let send = SendOperation::Send { payload: Payload::Inline(b"hi"), with: SendWith::Nothing };
+        let qp = pair.nodes[0].qp;
+        pair.nodes[0].roce.post_send(qp, &request(id, send)).unwrap();
+        let done = |pair: &mut Pair| !pair.nodes[0].completions().is_empty();
+        assert!(pair.run(Duration::from_millis(5), done));
+        pair.nodes[0].roce.timers.first().expect("the timer of the packet")
+    };
+    // A halt before the ACK, and one after it.
+    entry(&mut pair, 0);
+    let (now, roce) = (pair.network.now, &mut pair.nodes[0].roce);
+    roce.set_timers_right_before(now);
+    assert_eq!(roce.timers.first(), None);
+    roce.set_timers_right_before(now);
+    // Load.
+    let at = entry(&mut pair, 1);
+    let (now, roce) = (pair.network.now, &mut pair.nodes[0].roce);
+    for _ in 0..1000 {
+        roce.set_timers_right_before(now);
+        assert_eq!(roce.timers.first(), Some(at));
+    }
+    // Still under load, when the entry is nearly due.
+    let before = |micros| now + (at.since(now) - Duration::from_micros(micros));
+    roce.halts_since = before(2000);
+    roce.set_timers_right_before(before(1001));
+    assert_eq!(roce.timers.first(), Some(at));
+    roce.set_timers_right_before(before(1000));
+    assert_eq!(roce.timers.first(), None);
+}

@@ -1,6 +1,6 @@
 //! Verbs without faults.
 
-use crate::testing::{Pair, Rng, contents};
+use crate::testing::{Pair, Rng, contents, frame};
 use core::time::Duration;
 use drivers::hal::Window;
 use rand_core::Rng as _;
@@ -126,6 +126,50 @@ fn write_and_read_access_exactly_their_range() {
             operation: CompletedOperation::RecvWriteImmediate { length: l, immediate: 77 }, ..
         }] if l == length));
     }
+}
+
+/// Packets of one message after the other, each built on its own if `each_anew`, otherwise from the packet before it.
+fn packets(each_anew: bool) -> Vec<Vec<u8>> {
+    let mut pair = connected(PathMtu::Mtu1024, false);
+    let mut rng = Rng::new(3);
+    let [a, b] = &mut pair.nodes;
+    let from = a.arena.alloc(8192, 64).unwrap();
+    fill(&from, &mut rng);
+    let memory = b.arena.alloc(8192, 64).unwrap();
+    let region = b.roce.register(b.pd, memory, Access::REMOTE_WRITE, &mut rng).unwrap();
+    let to = RemoteAddress { address: region.address, rkey: region.rkey };
+    for (id, size) in [1, 1024, 1028, 2048, 3000, 4096, 4096].into_iter().enumerate() {
+        let windows = [from.slice(0, size).unwrap()];
+        let payload = || Payload::Windows(&windows);
+        let operations = [
+            SendOperation::Write { payload: payload(), to, immediate: None },
+            SendOperation::Send { payload: payload(), with: SendWith::Nothing },
+            SendOperation::Write { payload: payload(), to, immediate: Some(7) },
+            SendOperation::Send { payload: payload(), with: SendWith::Immediate(8) },
+        ];
+        for operation in operations {
+            let solicited = id % 2 == 0;
+            let request = SendRequest { solicited, ..request(id as u64, operation) };
+            a.roce.post_send(a.qp, &request).unwrap();
+        }
+    }
+    let now = pair.network.now;
+    let mut next = || {
+        if each_anew {
+            a.tx.continues = None;
+        }
+        a.roce.poll_transmit(0, now, &mut a.tx).then(|| frame(&a.tx))
+    };
+    let all = core::iter::from_fn(&mut next).collect();
+    assert_eq!(a.roce.counters().retries, 0);
+    all
+}
+
+#[test]
+fn packets_that_continue_a_message_are_as_if_built_anew() {
+    let all = packets(false);
+    assert_eq!(all.len(), 4 * (1 + 1 + 2 + 2 + 3 + 4 + 4));
+    assert_eq!(all, packets(true));
 }
 
 #[test]

@@ -292,6 +292,17 @@ impl Server {
         !self.connections.is_empty()
     }
 
+    /// Whether there is no connection, path or session, no unread event, and no notice: between timers,
+    /// [`Server::serve`] has nothing to do then.
+    #[inline]
+    pub fn is_vacant(&self) -> bool {
+        self.connections.is_empty()
+            && self.paths.is_empty()
+            && self.sessions.is_empty()
+            && self.links.is_empty()
+            && self.notices.is_empty()
+    }
+
     /// When `handle_timeout` is to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|&(at, _)| at);

@@ -159,6 +159,17 @@ impl Server {
         moved || completed || self.transport.counters().completions > before
     }
 
+    /// Whether [`Server::poll`] may have anything to do at `now`: for clients, sessions that end, timers, or volumes at
+    /// work.
+    #[inline]
+    pub fn wants_poll(&self, volumes: &Volumes, now: Instant) -> bool {
+        !self.transport.is_vacant()
+            || self.poll_timeout().is_some_and(|at| at <= now)
+            || volumes.are_working()
+            || volumes.want_turn()
+            || volumes.has_kept()
+    }
+
     /// Whether any client is connected.
     pub fn has_clients(&self) -> bool {
         self.transport.has_connections()
