@@ -65,6 +65,9 @@ impl<T: Copy> Client<T> {
 
     /// The step that a queue sends next, and whether it is a flush.
     fn next(&self, path: usize, queue: usize) -> Option<(u16, bool)> {
+        if self.waiting.is_empty() && self.flushes.is_empty() {
+            return None;
+        }
         let one = self.paths.get(path).filter(|one| queue > 0 && one.is_usable())?;
         let own = one.queues.get(queue).filter(|own| own.has_room())?;
         let flush = self.flushes.front().copied().filter(|slot| {
