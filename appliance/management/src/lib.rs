@@ -51,6 +51,7 @@ mod manage;
 pub mod metrics;
 mod nbd_client;
 pub mod ntb;
+mod nvme_host;
 mod objects;
 pub mod orders;
 mod page;

@@ -11,7 +11,7 @@ use crate::rdma_devices::RdmaDevices;
 use crate::report::Value;
 use crate::storage_rows::{DeviceCounts, PathCounts, SessionCounts, StorageCounts, StorageRows};
 use crate::words::{accept_one, no_object};
-use crate::{doctor, linx, manage, nbd_client, ntb, rapidio, remote, show, smc, usnic};
+use crate::{doctor, linx, manage, nbd_client, ntb, nvme_host, rapidio, remote, show, smc, usnic};
 use net::capture::Filter;
 use rtrs::server::SessionStatus;
 use storage::rnbd::server::{Export, Server};
@@ -52,6 +52,7 @@ static TREE: Node = Node::Branch(&[
     ("rtrs-client", Node::Whole(remote::rtrs)),
     ("rnbd-client", Node::Whole(remote::rnbd)),
     ("nbd-client", Node::Whole(nbd_client::report)),
+    ("nvme-host", Node::Whole(nvme_host::report)),
     ("mirrors", Node::Whole(remote::mirrors)),
 ]);
 

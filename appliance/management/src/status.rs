@@ -4,6 +4,7 @@ use crate::config;
 use crate::crash::History;
 use crate::loops::LoopCounters;
 pub use crate::nbd_client::NbdStatus;
+pub use crate::nvme_host::NvmeHostStatus;
 use crate::refused::Refused;
 use crate::storage_rows::StorageRows;
 use crate::unclaimed_devices::UnclaimedDevice;
@@ -533,7 +534,7 @@ impl MirrorStatus<'_> {
     }
 }
 
-/// Sessions with remote servers, remotes over NBD, and mirrors.
+/// Sessions with remote servers, remotes over TCP, and mirrors.
 #[derive(Default)]
 pub struct RemoteStatus<'a> {
     /// A remote volume or mirror exists, or existed since boot.
@@ -544,12 +545,19 @@ pub struct RemoteStatus<'a> {
     pub mirrors: Vec<MirrorStatus<'a>>,
     /// Remotes over NBD.
     pub nbd: Vec<NbdStatus<'a>>,
+    /// Remotes over NVMe/TCP.
+    pub nvme: Vec<NvmeHostStatus<'a>>,
 }
 
 impl RemoteStatus<'_> {
     /// The remote over NBD behind a volume.
     pub fn nbd(&self, volume: &str) -> Option<&NbdStatus<'_>> {
         self.nbd.iter().find(|one| one.name == volume)
+    }
+
+    /// The remote over NVMe/TCP behind a volume.
+    pub fn nvme(&self, volume: &str) -> Option<&NvmeHostStatus<'_>> {
+        self.nvme.iter().find(|one| one.name == volume)
     }
 }
 

@@ -17,7 +17,7 @@
 //! * `console`: once a millisecond while there is other work.
 //!
 //! Services stand between data plane and IP interfaces: SMC-R with the rules, NTB over TCP, LINX, exchanges of usNIC,
-//! NVMe, volumes of NBD servers, upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `services.rs` has the list. The list of
+//! NVMe, volumes of other servers over TCP, upgrades. They implement `service::Service` (`poll`, `deadline`, `shut_down`); `services.rs` has the list. The list of
 //! users of verbs in a data plane (`plane_user::PlaneUser`) is in `plane_users.rs`.
 //!
 //! The whole of `State` is visible to the files of the round (`mod.rs`, `state.rs`, `start`, `stages.rs`,
@@ -80,7 +80,6 @@ mod lent_memory;
 mod linx;
 mod loop_waker;
 mod names;
-mod nbd;
 mod network;
 mod next_hops;
 mod nvme;
@@ -118,6 +117,7 @@ mod storage;
 mod storage_cores;
 mod syslog;
 mod tagged_port;
+mod tcp_remotes;
 #[cfg(test)]
 mod test_cable;
 mod time;

@@ -4,13 +4,13 @@ use super::bridge::orders as bridges;
 use super::clients;
 use super::disk_pool::Order as DiskOrder;
 use super::disks::{Role, number_of};
-use super::nbd::NbdService;
 use super::plane::DataPlane;
 use super::remote_storage::Reconnecting;
 use super::revisions::Waiting;
 use super::rping::Rping;
 use super::startable;
 use super::state::{PingOrder, State};
+use super::tcp_remotes::TcpRemoteService;
 use super::upgrade::{Terms, UNSAVED};
 use crate::config::Source;
 use crate::console::{Managed, Progress};
@@ -84,7 +84,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         }
         Order::AddRemote(remote, config) => {
             plane.add_remote(remote, config)?;
-            NbdService::start(&mut state.services.nbd, plane);
+            TcpRemoteService::start(&mut state.services.tcp_remotes, plane);
             state.names.is_changed = true;
         }
         Order::RemoveRemote(name) => plane.remove_remote(name),

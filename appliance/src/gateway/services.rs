@@ -1,12 +1,12 @@
 //! The list of services of the first loop. A new one implements [`Service`] and gets a line at the end of this file.
 
-use super::nbd::NbdService;
 use super::nvme::Nvme;
 use super::plane::DataPlane;
 use super::plane_services::{LinxStage, TcpCarrier};
 use super::rendezvous::Rendezvous;
 use super::service::{Service, ServiceContext};
 use super::smc::Smc;
+use super::tcp_remotes::TcpRemoteService;
 use super::upgrade::Upgrade;
 use crate::families::OfSmc;
 use drivers::hal::Instant;
@@ -61,8 +61,8 @@ services! {
     rendezvous: Box<Rendezvous>,
     /// The NVMe-oF target; None without a subsystem.
     nvme: Box<Nvme>,
-    /// Volumes of NBD servers. Behind the users of volumes, so that their requests are sent in the same round.
-    nbd: Box<NbdService>,
+    /// Volumes of other servers over TCP. Behind the users of volumes, so that their requests are sent in the same round.
+    tcp_remotes: Box<TcpRemoteService>,
     /// The slots for releases, if the boot disk has slots.
     upgrade: Box<Upgrade>,
 }

@@ -238,7 +238,8 @@ impl Appliance for State {
     fn remote(&self) -> RemoteStatus<'_> {
         let remote_storage = self.plane.users.remote_storage.as_ref();
         let rest = remote_storage.map(|one| one.status()).unwrap_or_default();
-        RemoteStatus { nbd: self.plane.storage.nbd.statuses(), ..rest }
+        let remotes = &self.plane.storage.tcp_remotes;
+        RemoteStatus { nbd: remotes.nbd(), nvme: remotes.nvme(), ..rest }
     }
 
     fn wanted_exports(&self) -> Vec<Export> {

@@ -4,8 +4,8 @@ use super::disk_pool::DiskPool;
 use super::disk_queues::OwnDisks;
 use super::disks::{DiskSlot, Role, number_of};
 use super::followers::Followers;
-use super::nbd::NbdRemotes;
 use super::queue_depth::{self, Offered};
+use super::tcp_remotes::TcpRemotes;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{self, Arena, Features, Instant, Through, TransmitProgress};
@@ -49,8 +49,8 @@ pub(super) struct Storage {
     unsent: hal::Retired<Arc<RamMemory>>,
     /// None if it is disabled, or there is no RDMA provider.
     pub server: Option<Server>,
-    /// Volumes of NBD servers.
-    pub nbd: NbdRemotes,
+    /// Volumes of other servers over TCP.
+    pub tcp_remotes: TcpRemotes,
     /// The queue depth that its clients get.
     pub offered: Option<Offered>,
     /// Errors when exports were applied last. Each is logged once.

@@ -92,6 +92,7 @@ const MODULES: &[&str] = &[
     "nvme_rdma",
     "nvme_tcp",
     "nvmet_rdma",
+    "nvmet_tcp",
 ];
 
 /// The inputs of the selection, for the cache.

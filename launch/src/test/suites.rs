@@ -305,6 +305,7 @@ pub(super) const SUITES: &[Suite] = &[
     interop_suite("relay", 120),
     interop_suite("messaging", 180),
     interop_suite("nvmeof", 420),
+    interop_suite("nvme_remote", 180),
     Suite { tier: Tier::Soak, ..interop_suite("smc_scale", 900) },
     Suite { uses: OPEN_MPI_AND_GUESTS, ..interop_suite("usnic_guests", 240) },
     interop_suite("perf_tools", 420),

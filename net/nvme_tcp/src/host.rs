@@ -40,6 +40,18 @@ struct Command {
     /// Bytes that have arrived, or were asked for.
     at: usize,
     intact: bool,
+    /// A PDU of the command is queued: its capsule, or data.
+    is_queued: bool,
+    /// What is left of an R2T.
+    asked: Option<Asked>,
+}
+
+/// Data that an R2T asked for and that is not queued yet.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    ttag: u16,
+    at: usize,
+    end: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +82,16 @@ pub struct Connection {
     transmit: Transmit<OWN_HEADER>,
     /// Status of the controller's TermReq, if it sent one.
     reported: Option<u16>,
+    /// What the controller did wrong.
+    fault: Option<Fatal>,
 }
 
 impl Connection {
     /// A new connection, which asks for these digests and this alignment, for `depth` commands at a time.
     pub fn new(digests: u8, alignment: u8, depth: usize) -> Self {
         let mut transmit = Transmit::new();
-        transmit.reserve(8 * depth + 2);
+        // A command has one PDU at a time in the queue.
+        transmit.reserve(depth + 2);
         let asked = Parameters { version: 0, alignment, digests, limit: 0 };
         transmit.push_plain(&asked.emit(Kind::IcReq));
         let mut commands = Vec::new();
@@ -96,6 +111,7 @@ impl Connection {
             commands,
             transmit,
             reported: None,
+            fault: None,
         }
     }
 
@@ -115,9 +131,9 @@ impl Connection {
         }
         let Some(place @ None) = self.commands.get_mut(usize::from(cid)) else { return false };
         let at = if in_capsule { window.len() } else { 0 };
-        *place = Some(Command { window, reads, at, intact: true });
+        *place = Some(Command { window, reads, at, intact: true, is_queued: true, asked: None });
         let data = if in_capsule { window } else { Window::empty() };
-        self.transmit.push(Kind::CapsuleCmd, 0, sqe, data, None);
+        self.transmit.push(Kind::CapsuleCmd, 0, sqe, data, Some(cid));
         true
     }
 
@@ -136,9 +152,30 @@ impl Connection {
         self.reported
     }
 
+    /// What the controller did wrong, if that ended the connection.
+    pub fn fault(&self) -> Option<Fatal> {
+        self.fault
+    }
+
+    /// Whether there are bytes to send.
+    pub fn wants_transmit(&self) -> bool {
+        !self.transmit.is_empty()
+    }
+
     /// Bytes to send. Returns their number.
     pub fn transmit(&mut self, into: &mut [u8]) -> usize {
-        self.transmit.fill(into)
+        let mut filled = 0;
+        while let Some(room) = into.get_mut(filled..) {
+            filled += self.transmit.fill(room);
+            let mut has_more = false;
+            while let Some(cid) = self.transmit.next_sent() {
+                has_more |= self.continue_write(cid);
+            }
+            if !has_more {
+                break;
+            }
+        }
+        filled
     }
 
     /// Handles received bytes. Returns the number that it took, which is smaller than their number only with an event.
@@ -163,6 +200,7 @@ impl Connection {
     fn fail(&mut self, fatal: Fatal) -> Option<Event> {
         let header = self.header.get(..self.have).unwrap_or_default();
         self.transmit.terminate(Kind::H2cTermReq, fatal, header);
+        self.fault = Some(fatal);
         self.state = State::Over;
         Some(Event::Over)
     }
@@ -208,10 +246,12 @@ impl Connection {
             return Err(Fatal::field(1));
         }
         self.want = header + if header_digest { DIGEST } else { 0 };
-        match (common.plen as usize) < self.want {
-            true => Err(Fatal::field(4)),
-            false => Ok(()),
-        }
+        let plen = common.plen as usize;
+        let has_length = match kind {
+            Kind::C2hData | Kind::C2hTermReq => plen >= self.want,
+            _ => plen == self.want,
+        };
+        if has_length { Ok(()) } else { Err(Fatal::field(4)) }
     }
 
     fn finish_header(&mut self) -> Result<Option<Event>, Fatal> {
@@ -265,8 +305,12 @@ impl Connection {
 
     fn complete(&mut self, cqe: [u8; CQE]) -> Result<Event, Fatal> {
         let cid = u16_at(&cqe, 12);
-        let place = self.commands.get_mut(usize::from(cid));
-        let command = place.and_then(Option::take).ok_or(Fatal::field(20))?;
+        let place = self.commands.get_mut(usize::from(cid)).ok_or(Fatal::field(20))?;
+        // The memory of a completed command belongs to the caller again.
+        if place.is_some_and(|command| command.is_queued || command.asked.is_some()) {
+            return Err(Fatal::SEQUENCE);
+        }
+        let command = place.take().ok_or(Fatal::field(20))?;
         Ok(Event::Completed { cqe, intact: command.intact, data: command.at })
     }
 
@@ -284,7 +328,8 @@ impl Connection {
             return Err(Fatal::field(3));
         }
         let command = self.commands.get(usize::from(fields.cid)).copied().flatten();
-        let command = command.filter(|command| command.reads).ok_or(Fatal::field(8))?;
+        let command = command.filter(|command| command.reads && !command.is_queued);
+        let command = command.ok_or(Fatal::field(8))?;
         let left = command.window.len() - command.at;
         if fields.offset as usize != command.at
             || fields.length == 0
@@ -368,37 +413,49 @@ impl Connection {
         }
     }
 
-    /// Sends the data that an R2T asks for, in pieces of at most MAXH2CDATA.
+    /// Takes an R2T. Its data is sent in pieces of at most MAXH2CDATA. MAXR2T is 0: the data of one R2T is sent before
+    /// the controller sends the next.
     fn answer_r2t(&mut self) -> Result<(), Fatal> {
         let asked = Data::parse(&self.header);
         let place = self.commands.get_mut(usize::from(asked.cid));
         let command = place.and_then(Option::as_mut).filter(|command| !command.reads);
         let command = command.ok_or(Fatal::field(8))?;
+        if command.is_queued || command.asked.is_some() {
+            return Err(Fatal { status: Fes::Limit, info: 0 });
+        }
+        let (at, length) = (asked.offset as usize, asked.length as usize);
         let range = Fatal { status: Fes::Range, info: 12 };
-        if asked.offset as usize != command.at || asked.length == 0 {
+        let end = at.checked_add(length).filter(|end| *end <= command.window.len()).ok_or(range)?;
+        if at != command.at || length == 0 {
             return Err(range);
         }
-        let (offset, length) = (asked.offset as usize, asked.length as usize);
-        let all = command.window.slice(offset, length).ok_or(range)?;
-        command.at += all.len();
-        let mut at = 0;
-        while at < all.len() {
-            let n = (all.len() - at).min(self.max_h2c_data as usize);
-            let Some(part) = all.slice(at, n) else { break };
-            let fields = Data {
-                cid: asked.cid,
-                ttag: asked.ttag,
-                offset: asked.offset + at as u32,
-                length: n as u32,
-            };
-            let none = Common { kind: 0, flags: 0, hlen: 0, pdo: 0, plen: 0 };
-            let header = fields.emit(&none);
-            at += n;
-            let flags = if at == all.len() { LAST } else { 0 };
-            self.transmit.push(Kind::H2cData, flags, &header[COMMON..], part, None);
-        }
+        command.at = end;
+        command.asked = Some(Asked { ttag: asked.ttag, at, end });
+        command.is_queued = true;
+        self.continue_write(asked.cid);
         self.next_pdu();
         Ok(())
+    }
+
+    /// A PDU of a command was sent: queues the next piece of what an R2T asked for. Returns whether there was one.
+    fn continue_write(&mut self, cid: u16) -> bool {
+        let place = self.commands.get_mut(usize::from(cid));
+        let Some(command) = place.and_then(Option::as_mut) else { return false };
+        command.is_queued = false;
+        let Some(Asked { ttag, at, end }) = command.asked.take() else { return false };
+        let n = (end - at).min(self.max_h2c_data as usize);
+        let Some(part) = command.window.slice(at, n) else { return false };
+        let is_last = at + n == end;
+        if !is_last {
+            command.asked = Some(Asked { ttag, at: at + n, end });
+        }
+        command.is_queued = true;
+        let fields = Data { cid, ttag, offset: at as u32, length: n as u32 };
+        let none = Common { kind: 0, flags: 0, hlen: 0, pdo: 0, plen: 0 };
+        let header = fields.emit(&none);
+        let flags = if is_last { LAST } else { 0 };
+        self.transmit.push(Kind::H2cData, flags, &header[COMMON..], part, Some(cid));
+        true
     }
 
     fn next_pdu(&mut self) {

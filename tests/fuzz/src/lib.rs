@@ -20,6 +20,7 @@ mod nbd;
 mod net;
 mod nvme;
 mod nvme_auth;
+mod nvme_host;
 mod ob1;
 mod remote;
 mod rio_cm;
@@ -56,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "remote", run: remote::run, corpus: remote::corpus },
     Target { name: "smcr", run: smcr::run, corpus: smcr::corpus },
     Target { name: "nbd", run: nbd::run, corpus: nbd::corpus },
+    Target { name: "nvme_host", run: nvme_host::run, corpus: nvme_host::corpus },
     Target { name: "linx", run: linx::run, corpus: linx::corpus },
     Target { name: "nvme", run: nvme::run, corpus: nvme::corpus },
     Target { name: "rio_cm", run: rio_cm::run, corpus: rio_cm::corpus },

@@ -132,6 +132,11 @@ fn nbd() {
 }
 
 #[test]
+fn nvme_host() {
+    run("nvme_host", 5_000);
+}
+
+#[test]
 fn tls_psk() {
     run("tls_psk", 5_000);
 }

@@ -13,6 +13,7 @@ mod ntb_bridges;
 mod ntb_chain;
 mod ntb_hw;
 mod ntb_netdev;
+mod nvme_remote;
 mod nvmeof;
 mod passthrough;
 mod paths;

@@ -1,8 +1,11 @@
 //! Console commands for remote volumes and mirrors.
 
 use crate::appliance::{Appliance, Told};
-use crate::config::{Config, Mirror, Name, PathPair, Remote, RemotePath, Size};
+use crate::config::{
+    Config, Mirror, Name, PathPair, Remote, RemoteAddress, RemoteKind, RemotePath, Size,
+};
 use crate::console::Managed;
+use crate::nvme_host;
 use crate::orders::{MirrorOrder, Order, Reads};
 use crate::remote::{mirror, path_name, path_pair};
 use crate::report::Value;
@@ -50,7 +53,7 @@ pub(super) fn remotes(appliance: &dyn Appliance) -> Vec<Value> {
             ("paths", Value::list([paths.into()])),
         ])
     });
-    rows.chain(nbd).collect()
+    rows.chain(nbd).chain(remote.nvme.iter().map(nvme_host::row)).collect()
 }
 
 /// Mirrors, a row for each.
@@ -75,7 +78,8 @@ pub(super) fn state_of(
 ) -> String {
     let device = remote.sessions.iter().find_map(|session| session.device(volume));
     let nbd = remote.nbd(volume).map(|one| one.status.state.as_str());
-    if let Some(device) = device.map(|device| device.state.as_str()).or(nbd) {
+    let nvme = remote.nvme(volume).map(|one| one.status.state.as_str());
+    if let Some(device) = device.map(|device| device.state.as_str()).or(nbd).or(nvme) {
         return match (geometry, config.mirror_of(volume)) {
             (None, Some(mirror)) => format!("{device}, a member of {}", mirror.name),
             _ => device.into(),
@@ -106,8 +110,10 @@ fn path_of(appliance: &dyn Appliance, value: &str) -> Result<RemotePath, String>
 fn parse(appliance: &dyn Appliance, words: &[&str]) -> Result<Remote, String> {
     let (&name, words) = words.split_first().ok_or("missing name")?;
     let name: Name = name.parse()?;
-    if words.contains(&"kind=nbd") {
-        return parse_nbd(&name, words);
+    for kind in [RemoteKind::Nbd, RemoteKind::NvmeTcp] {
+        if words.iter().any(|word| word.strip_prefix("kind=") == Some(kind.as_str())) {
+            return parse_tcp(&name, kind, words);
+        }
     }
     let (mut sessname, mut device_path, mut path) = (None, None, Vec::new());
     let mut text = format!("name = \"{name}\"\n");
@@ -136,10 +142,23 @@ fn parse(appliance: &dyn Appliance, words: &[&str]) -> Result<Remote, String> {
     Ok(Remote { sessname, device_path, path, ..defaults })
 }
 
-/// Parses a remote over NBD.
-fn parse_nbd(name: &Name, words: &[&str]) -> Result<Remote, String> {
-    let (mut address, mut export) = (Vec::new(), None);
-    let mut text = format!("name = \"{name}\"\nkind = \"nbd\"\naddress = \"192.0.2.1\"\n");
+/// Keys of remotes over TCP whose values are texts, and the others.
+const TCP_TEXTS: [&str; 7] = [
+    "access_mode",
+    "export",
+    "nqn",
+    "host_nqn",
+    "digests",
+    "dhchap_secret",
+    "dhchap_controller_secret",
+];
+const TCP_NUMBERS: [&str; 6] =
+    ["connections", "write_through", "keepalive_ms", "reconnect_ms", "give_up_ms", "nsid"];
+
+/// Parses a remote over NBD or NVMe/TCP.
+fn parse_tcp(name: &Name, kind: RemoteKind, words: &[&str]) -> Result<Remote, String> {
+    let mut address: Vec<RemoteAddress> = Vec::new();
+    let mut text = format!("name = \"{name}\"\nkind = \"{kind}\"\n");
     for &word in words {
         let (key, value) =
             word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
@@ -151,20 +170,17 @@ fn parse_nbd(name: &Name, words: &[&str]) -> Result<Remote, String> {
                     address.push(one.parse().map_err(bad)?);
                 }
             }
-            "export" => export = Some(value.parse().map_err(bad)?),
-            "access_mode" => text += &format!("{key} = \"{value}\"\n"),
-            "connections" | "write_through" | "keepalive_ms" | "reconnect_ms" | "give_up_ms" => {
-                text += &format!("{key} = {value}\n");
-            }
-            _ => return Err(format!("unknown option {word:?}")),
+            _ if TCP_TEXTS.contains(&key) => text += &format!("{key} = {value:?}\n"),
+            _ if TCP_NUMBERS.contains(&key) => text += &format!("{key} = {value}\n"),
+            _ => return Err(format!("unknown option {key:?}")),
         }
     }
     if address.is_empty() {
         return Err("missing server: give address=SERVER".into());
     }
-    // The configuration's parser reads the options that have defaults.
-    let defaults = remote_of(&text)?;
-    Ok(Remote { address, export, ..defaults })
+    let list: Vec<String> = address.iter().map(|one| format!("\"{one}\"")).collect();
+    // The configuration's parser reads all options.
+    remote_of(&format!("{text}address = [{}]\n", list.join(", ")))
 }
 
 /// The remote of a section.

@@ -1,10 +1,10 @@
-//! Metrics of sessions with other servers, of devices mapped over them, of remotes over NBD, and of mirrors.
+//! Metrics of sessions with other servers, of devices mapped over them, of remotes over NBD and NVMe/TCP, and of mirrors.
 
 use super::page::Page;
 use super::storage::buckets;
 use crate::appliance::Appliance;
 use crate::remote::path_name;
-use crate::status::{NbdStatus, RemoteSession};
+use crate::status::{NbdStatus, NvmeHostStatus, RemoteSession};
 use core::fmt::{Display, Error};
 use rtrs::client::{PathState, PathStats, PathStatus};
 use rtrs::server::Histogram;
@@ -59,6 +59,23 @@ const NBD: [Family<nbd::Stats>; 11] = [
     }),
 ];
 
+const NVME: [Family<nvme_host::Stats>; 12] = [
+    ("isthmus_nvme_host_reads_total", "Reads sent.", |s| s.reads),
+    ("isthmus_nvme_host_read_bytes_total", "Bytes requested by reads.", |s| s.read_bytes),
+    ("isthmus_nvme_host_writes_total", "Writes sent.", |s| s.writes),
+    ("isthmus_nvme_host_written_bytes_total", "Bytes sent in writes.", |s| s.written_bytes),
+    ("isthmus_nvme_host_flushes_total", "Flushes sent.", |s| s.flushes),
+    ("isthmus_nvme_host_others_total", "Deallocations and write-zeroes sent.", |s| s.others),
+    ("isthmus_nvme_host_errors_total", "Requests failed by a controller.", |s| s.errors),
+    ("isthmus_nvme_host_retries_total", "Commands sent again after an error.", |s| s.retries),
+    ("isthmus_nvme_host_replays_total", "Commands sent again after a lost path.", |s| s.replays),
+    ("isthmus_nvme_host_connects_total", "Paths that became live.", |s| s.connects),
+    ("isthmus_nvme_host_failures_total", "Failed or lost paths.", |s| s.failures),
+    ("isthmus_nvme_host_losses_total", "Times that unflushed writes may have been lost.", |s| {
+        s.losses
+    }),
+];
+
 const MIRROR: [Family<Status>; 3] = [
     (
         "isthmus_mirror_timeouts_total",
@@ -85,6 +102,9 @@ fn paths<'a>(
 
 /// Remotes over NBD.
 fn write_nbd(remotes: &[NbdStatus<'_>], w: &mut Page<'_>) -> Result<(), Error> {
+    if remotes.is_empty() {
+        return Ok(());
+    }
     let mut ready =
         w.gauge("isthmus_nbd_client_connections", "Connections to the server that are up.")?;
     for one in remotes {
@@ -99,11 +119,28 @@ fn write_nbd(remotes: &[NbdStatus<'_>], w: &mut Page<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Remotes over NVMe/TCP.
+fn write_nvme(remotes: &[NvmeHostStatus<'_>], w: &mut Page<'_>) -> Result<(), Error> {
+    if remotes.is_empty() {
+        return Ok(());
+    }
+    let mut ready = w.gauge("isthmus_nvme_host_paths", "Paths that are live.")?;
+    for one in remotes {
+        ready.sample(&[("volume", &one.name)], one.status.ready as u64)?;
+    }
+    for (name, help, value) in NVME {
+        let mut family = w.counter(name, help)?;
+        for one in remotes {
+            family.sample(&[("volume", &one.name)], value(&one.status.stats))?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
     let remote = appliance.remote();
-    if !remote.nbd.is_empty() {
-        write_nbd(&remote.nbd, w)?;
-    }
+    write_nbd(&remote.nbd, w)?;
+    write_nvme(&remote.nvme, w)?;
     if !remote.is_there {
         return Ok(());
     }

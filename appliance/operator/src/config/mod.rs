@@ -57,6 +57,7 @@ pub mod partitions;
 mod pending;
 mod rapidio;
 mod remote;
+mod remote_tcp;
 mod renamed;
 mod replace;
 mod schema;
@@ -88,9 +89,10 @@ pub use origin::{Kind, Origin, Problem, Source};
 pub use pending::{Entry, Pending};
 pub use rapidio::{Rapidio, RapidioRole, RapidioService};
 pub use remote::{
-    Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, RemoteAddress, RemoteExport,
-    RemoteKind, RemotePath, SessName,
+    Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, RemoteKind, RemotePath,
+    SessName,
 };
+pub use remote_tcp::{Digests, RemoteAddress, RemoteExport};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use servers::{Fingerprint, NameServer, SyslogServer, TimeServer};
 pub use toml_text::MAX_DOCUMENT;

@@ -63,6 +63,13 @@ secrets! {
     PskText: ConfiguredPsk;
 }
 
+impl DhchapText {
+    /// The secret.
+    pub fn secret(&self) -> &DhchapSecret {
+        &self.0
+    }
+}
+
 impl Config {
     /// Secrets of NVMe hosts, for the target.
     pub fn host_keys(&self) -> Vec<HostKeys> {

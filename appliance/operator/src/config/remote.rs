@@ -1,15 +1,17 @@
-//! `[[remote]]`: devices of other servers, over RNBD with the options of rnbd-client's `map_device`, or over NBD; and
-//! `[[mirror]]`: two volumes with the same data.
+//! `[[remote]]`: devices of other servers, over RNBD with the options of rnbd-client's `map_device`, over NBD, or over
+//! NVMe/TCP; and `[[mirror]]`: two volumes with the same data.
 
 use super::item::{Item, Range, Shape, integer, problem, section, text_items};
+use super::nvme::Nqn;
+use super::nvme_host::DhchapText;
 use super::origin::Problem;
+use super::remote_tcp::{Digests, RemoteAddress, RemoteExport};
 use super::tree::{Node, Value};
 use super::values::Name;
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
-use net::dns::{Endpoint, Host};
-use net::is_host;
+use net::dns::Host;
 use rtrs::client::Policy;
 use storage::rnbd::wire::AccessMode;
 
@@ -29,7 +31,7 @@ section! {
         dest_port: u16 [1, 65535] = 1234;
         /// Name of the device on the server, of kind `rnbd`.
         device_path: Option<DevicePath>;
-        /// Access mode. Kind `nbd` knows `ro` and `rw`.
+        /// Access mode. Kinds `nbd` and `nvme-tcp` know `ro` and `rw`.
         access_mode: Access = Access(AccessMode::ReadWrite);
         /// Additional connections of each path.
         nr_poll_queues: u16 [0, 64] = 0;
@@ -39,20 +41,37 @@ section! {
         mp_policy: MpPolicy = MpPolicy(Policy::MinInflight);
         /// Seconds that requests wait while no path is up; 0 fails them immediately, as Linux does.
         wait_seconds: u16 = 60;
-        /// Addresses of the server, of kind `nbd`. One is used at a time.
+        /// Addresses of the server, of kinds `nbd`, which uses one at a time, and `nvme-tcp`, for which each is a path.
         address: Vec<RemoteAddress>;
         /// Name of the export on the server, of kind `nbd`; by default the server's default export.
         export: Option<RemoteExport>;
-        /// Connections to the server, of kind `nbd`, if the server allows several.
+        /// Connections to the server, of kind `nbd`, if the server allows several; I/O queues of each path, of kind
+        /// `nvme-tcp`.
         connections: u16 [1, 16] = 1;
-        /// Every write is durable before it completes (FUA), of kind `nbd`: a restart of the server loses none.
+        /// Every write is durable before it completes (FUA), of kinds `nbd` and `nvme-tcp`: a restart of the server loses
+        /// none.
         write_through: bool = false;
-        /// Milliseconds from a request to its complete reply after which the connection is closed, of kind `nbd`.
+        /// Milliseconds from a request to its complete reply after which the connection is closed, of kinds `nbd` and
+        /// `nvme-tcp`, for which it is the keep alive timeout, too.
         keepalive_ms: u32 [100, 3_600_000] = 30_000;
-        /// Milliseconds before a connection is opened again, of kind `nbd`. They double up to eight times this.
+        /// Milliseconds before a connection is opened again, of kinds `nbd` and `nvme-tcp`. They double up to eight times
+        /// this.
         reconnect_ms: u32 [10, 3_600_000] = 1000;
-        /// Milliseconds that requests wait without a connection before they fail, of kind `nbd`; 0 fails them at once.
+        /// Milliseconds that requests wait without a connection before they fail, of kinds `nbd` and `nvme-tcp`; 0 fails
+        /// them at once.
         give_up_ms: u32 [0, 86_400_000] = 60_000;
+        /// NQN of the subsystem, of kind `nvme-tcp`.
+        nqn: Option<Nqn>;
+        /// Number of the namespace, of kind `nvme-tcp`; by default the only one that this host may use.
+        nsid: Option<u32> [1, 4_294_967_294];
+        /// NQN by which the appliance calls itself as a host, of kind `nvme-tcp`.
+        host_nqn: Option<Nqn>;
+        /// Secret of DH-HMAC-CHAP of this host, of kind `nvme-tcp`, for subsystems that ask for it.
+        dhchap_secret: Option<DhchapText>;
+        /// Secret of DH-HMAC-CHAP of the controller, of kind `nvme-tcp`: with it, a controller has to prove its name.
+        dhchap_controller_secret: Option<DhchapText>;
+        /// Digests that protect PDUs, of kind `nvme-tcp`.
+        digests: Digests = Digests::None;
     }
 }
 
@@ -69,9 +88,7 @@ section! {
 }
 
 text_items! {
-    RemoteKind: "rnbd or nbd";
-    RemoteAddress: "an address or a name, and perhaps a port, such as 10.0.0.9, [fd00::9]:10809 or nbd.example.net:10810";
-    RemoteExport: "at most 1024 visible characters or spaces";
+    RemoteKind: "rnbd, nbd or nvme-tcp";
     SessName: "1 to 254 visible characters without '/' and '.'";
     DevicePath: "1 to 254 visible characters without '..'";
     RemotePath: "SOURCE@DESTINATION, such as ip:10.0.0.1@ip:10.0.0.2 or fd00::1@far.example.net";
@@ -86,6 +103,8 @@ pub enum RemoteKind {
     Rnbd,
     /// NBD over TCP: qemu-nbd, nbdkit, nbd-server.
     Nbd,
+    /// NVMe/TCP: arrays, Linux's nvmet, SPDK, or another appliance.
+    NvmeTcp,
 }
 
 impl RemoteKind {
@@ -94,6 +113,15 @@ impl RemoteKind {
         match self {
             RemoteKind::Rnbd => "rnbd",
             RemoteKind::Nbd => "nbd",
+            RemoteKind::NvmeTcp => "nvme-tcp",
+        }
+    }
+
+    /// TCP port of servers that are given without one.
+    pub fn port(self) -> u16 {
+        match self {
+            RemoteKind::Rnbd | RemoteKind::Nbd => nbd::PORT,
+            RemoteKind::NvmeTcp => nvme_host::PORT,
         }
     }
 }
@@ -101,7 +129,8 @@ impl RemoteKind {
 impl FromStr for RemoteKind {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let kind = [RemoteKind::Rnbd, RemoteKind::Nbd].into_iter().find(|one| one.as_str() == text);
+        let kinds = [RemoteKind::Rnbd, RemoteKind::Nbd, RemoteKind::NvmeTcp];
+        let kind = kinds.into_iter().find(|one| one.as_str() == text);
         kind.ok_or_else(|| "not a kind of remote".into())
     }
 }
@@ -109,53 +138,6 @@ impl FromStr for RemoteKind {
 impl fmt::Display for RemoteKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// An address of a server over TCP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteAddress(pub Endpoint);
-
-impl FromStr for RemoteAddress {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let endpoint = Endpoint::parse(text, Some(nbd::PORT))?;
-        match endpoint.address().is_none_or(|address| is_host(address.ip())) {
-            true => Ok(RemoteAddress(endpoint)),
-            false => Err("no host can have this address".into()),
-        }
-    }
-}
-
-impl fmt::Display for RemoteAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Name of an export on a server. It may be empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteExport(String);
-
-impl RemoteExport {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for RemoteExport {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let visible = text.chars().all(|c| !c.is_control());
-        let valid = visible && text.len() <= nbd::LONGEST_NAME;
-        if valid { Ok(RemoteExport(text.into())) } else { Err("not the name of an export".into()) }
-    }
-}
-
-impl fmt::Display for RemoteExport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -412,13 +394,18 @@ mod tests {
     fn nbd_remote_needs_an_address_and_no_session() {
         let config = check(NBD.as_bytes()).unwrap();
         let remote = &config.remote[0];
-        assert_eq!(remote.address[0].to_string(), "10.0.0.2:10809");
+        assert_eq!(remote.address[0].to_string(), "10.0.0.2");
+        let endpoint = |address: &crate::config::RemoteAddress| {
+            address.endpoint(remote.kind.port()).to_string()
+        };
+        assert_eq!(endpoint(&remote.address[0]), "10.0.0.2:10809");
+        assert_eq!(endpoint(&remote.address[1]), "disks.example.net:10810");
         assert_eq!(remote.export.as_ref().unwrap().as_str(), "a b");
         let names: Vec<&str> = config.names().map(net::dns::Name::as_str).collect();
         assert_eq!(names, ["disks.example.net"]);
         let cases = [
             ("kind = \"nbd\"", "kind = \"iscsi\"", "not a kind of remote"),
-            ("kind = \"nbd\"\n", "", "address is a key of kind nbd"),
+            ("kind = \"nbd\"\n", "", "address is a key of kinds nbd and nvme-tcp"),
             ("10.0.0.2", "127.0.0.1", "no host can have this address"),
             ("10.0.0.2", "10.0.0.2:0", "0"),
             ("export = \"a b\"", "sessname = \"s\"", "sessname is a key of kind rnbd"),
@@ -438,6 +425,40 @@ mod tests {
         let many: Vec<String> = (1..=17).map(|n| format!("\"10.0.0.{n}\"")).collect();
         let many = NBD.replacen("\"10.0.0.2\"", &many.join(", "), 1);
         assert!(problems(&many).join("\n").contains("more than 16 addresses"));
+    }
+
+    const NVME: &str = "[[remote]]\nname = \"r\"\nkind = \"nvme-tcp\"\naddress = [\"10.0.0.2\", \"10.0.0.3:4421\"]\n\
+        nqn = \"nqn.2026-01.x:a\"\nhost_nqn = \"nqn.2026-01.x:h\"\nnsid = 7\ndigests = \"both\"\n\
+        dhchap_secret = \"DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:\"\n";
+
+    #[test]
+    fn nvme_remote_needs_both_names() {
+        let config = check(NVME.as_bytes()).unwrap();
+        let remote = &config.remote[0];
+        assert_eq!(remote.address[0].endpoint(remote.kind.port()).to_string(), "10.0.0.2:4420");
+        assert_eq!((remote.nsid, remote.digests.bits()), (Some(7), 3));
+        let identity = remote.nvme_identity().unwrap();
+        assert_eq!((identity.host.as_str(), identity.secret.is_some()), ("nqn.2026-01.x:h", true));
+        assert!(crate::config::is_secret("remote.0.dhchap_secret"));
+        let cases = [
+            ("nqn = \"nqn.2026-01.x:a\"\n", "", "the name of the subsystem is missing"),
+            ("host_nqn = \"nqn.2026-01.x:h\"\n", "", "the name of this host is missing"),
+            ("nqn.2026-01.x:a", "iqn.2026", "not an NQN"),
+            ("nsid = 7", "nsid = 0", "out of range"),
+            ("nsid = 7", "export = \"x\"", "export is a key of kind nbd"),
+            ("\"both\"", "\"md5\"", "not digests"),
+            ("kind = \"nvme-tcp\"", "kind = \"nbd\"", "nqn is a key of kind nvme-tcp"),
+            (
+                "dhchap_secret",
+                "dhchap_controller_secret",
+                "the controller's secret without that of the host",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            assert!(NVME.contains(from), "{from}");
+            let reported = problems(&NVME.replacen(from, to, 1)).join("\n");
+            assert!(reported.contains(expected), "{to}: {reported}");
+        }
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Config {
         let remotes = self.remote.iter().flat_map(|remote| &remote.path);
         let remotes = remotes.filter_map(|path| path.to.name());
         let addresses = self.remote.iter().flat_map(|remote| &remote.address);
-        let remotes = remotes.chain(addresses.filter_map(|address| address.0.host.name()));
+        let remotes = remotes.chain(addresses.filter_map(|address| address.host().name()));
         let syslog = self.system.syslog.iter().filter_map(|server| server.endpoint.host.name());
         let time = self.system.ntp.iter().filter_map(|server| server.0.host.name());
         rules.chain(remotes).chain(syslog).chain(time)

@@ -349,7 +349,8 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["remote", "add"],
         &[Argument::Rest("NAME sessname=S path=OURS@THEIRS device_path=D [KEY=VALUE]")],
-        "map a volume of another server; over NBD: `NAME kind=nbd address=SERVER`",
+        "map a volume of another server; over NBD: `NAME kind=nbd address=SERVER`; over NVMe/TCP: \
+         `NAME kind=nvme-tcp address=A,B nqn=N host_nqn=H`",
         Verb::Manage(Remote(RemoteVerb::Add)),
     ),
     Command::new(

@@ -283,8 +283,8 @@ impl RemoteStorage {
                 session.client.tell_losses(*device, Losses::ToFlush);
             }
             // Not a member that is missing.
-            let is_nbd = storage.nbd.has(member);
-            if (device.is_some() || is_nbd || volume.geometry().sectors > 0)
+            let is_over_tcp = storage.tcp_remotes.has(member);
+            if (device.is_some() || is_over_tcp || volume.geometry().sectors > 0)
                 && let Ok(name) = name(member)
             {
                 volumes.add(name, volume);

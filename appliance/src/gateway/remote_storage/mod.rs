@@ -76,6 +76,7 @@ impl RemoteStorage {
             sessions: self.sessions.iter().map(|one| one.status()).collect(),
             mirrors: self.mirrors.iter().map(|one| one.status()).collect(),
             nbd: Vec::new(),
+            nvme: Vec::new(),
         }
     }
 }

@@ -50,8 +50,8 @@ impl DataPlane {
         remote: &Remote,
         config: &Config,
     ) -> Result<(), String> {
-        if remote.kind == RemoteKind::Nbd {
-            return self.storage.add_nbd_remote(remote);
+        if remote.kind != RemoteKind::Rnbd {
+            return self.storage.add_tcp_remote(remote, &mut self.arena);
         }
         let (held, storage, mut ctx) = self.remote_parts().ok_or(NO_PROVIDER)?;
         add_to(held, |remote_storage| {
@@ -65,7 +65,7 @@ impl DataPlane {
     /// Removes a remote volume.
     pub(in crate::gateway) fn remove_remote(&mut self, name: &str) {
         let now = self.now;
-        if self.storage.remove_nbd_remote(name, now) {
+        if self.storage.remove_tcp_remote(name, now) {
             return;
         }
         if let Some((Some(remote_storage), storage, mut ctx)) = self.remote_parts() {
@@ -75,7 +75,7 @@ impl DataPlane {
 
     /// Opens a device again, after the server has closed it, or to read its size.
     pub(in crate::gateway) fn remap(&mut self, volume: &str) -> Result<(), String> {
-        if self.storage.remap_nbd_remote(volume, self.now) {
+        if self.storage.remap_tcp_remote(volume, self.now) {
             return Ok(());
         }
         let remap = |plane: &mut DataPlane| {
@@ -151,13 +151,13 @@ impl DataPlane {
         }
         let volumes = &self.storage.volumes;
         let id = volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
-        let is_nbd = self.storage.nbd.has(name);
-        if is_nbd && self.rdma_stack.is_some() {
+        let is_over_tcp = self.storage.tcp_remotes.has(name);
+        if is_over_tcp && self.rdma_stack.is_some() {
             self.users.remote_storage.get_or_insert_default();
         }
         let remote_storage = self.users.remote_storage.as_mut();
         let remote_storage = remote_storage.ok_or("no volume is from another server")?;
-        let ours = is_nbd
+        let ours = is_over_tcp
             || remote_storage.find_device(name).is_some()
             || remote_storage.mirrors.iter().any(|mirror| mirror.name == name);
         let volume = volumes.get(id).filter(|_| ours);

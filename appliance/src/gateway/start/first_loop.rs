@@ -54,7 +54,7 @@ pub(super) fn start_users(
     let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
     plane.storage = Storage::new(config, &mut disks.slots, arena, provider, &mut **rng, wait);
     // Before mirrors, whose members they may be.
-    plane.storage.add_nbd_remotes(config);
+    plane.storage.add_tcp_remotes(config, &mut plane.arena);
     plane.add_users(config, true);
     plane.storage.apply_exports(config);
 }

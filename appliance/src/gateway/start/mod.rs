@@ -12,7 +12,6 @@ mod resources;
 use super::linx::Linx;
 use super::loop_waker::LoopWaker;
 use super::names::{Names, resolved_rules};
-use super::nbd::NbdService;
 use super::network::Network;
 use super::nvme::Nvme;
 use super::plane::DataPlane;
@@ -25,6 +24,7 @@ use super::services::Services;
 use super::smc::Smc;
 use super::state::State;
 use super::syslog::Syslog;
+use super::tcp_remotes::TcpRemoteService;
 use super::time::{self, Time};
 use super::tls::Secure;
 use super::udp_engines::UdpEngines;
@@ -212,7 +212,7 @@ fn services(
         linx: plane.linx.is_some().then(|| Box::new(LinxStage)),
         rendezvous,
         nvme: Nvme::of(config, plane, networks),
-        nbd: NbdService::of(plane),
+        tcp_remotes: TcpRemoteService::of(plane),
         upgrade,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::report::Report;
 use crate::config::remote::{Mirror, Remote, RemoteKind};
+use crate::config::remote_tcp::Digests;
 use crate::config::schema::Config;
 use crate::config::values::Name;
 use storage::rnbd::wire::AccessMode;
@@ -20,7 +21,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         }
         match remote.kind {
             RemoteKind::Rnbd => check_rnbd(i, config, report),
-            RemoteKind::Nbd => check_nbd(i, remote, report),
+            RemoteKind::Nbd | RemoteKind::NvmeTcp => check_tcp(i, remote, report),
         }
     }
     for (i, mirror) in config.mirror.iter().enumerate() {
@@ -32,14 +33,18 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
 fn check_rnbd(i: usize, config: &Config, report: &mut Report<'_>) {
     let remote = &config.remote[i];
     // The entry may be made key by key, and the kind is still to come.
-    let foreign = [
-        (!remote.address.is_empty(), "address"),
-        (remote.export.is_some(), "export"),
-        (remote.write_through, "write_through"),
+    let over_tcp =
+        [(!remote.address.is_empty(), "address"), (remote.write_through, "write_through")];
+    let kinds = [
+        (&over_tcp[..], "kinds nbd and nvme-tcp", "nbd, nvme-tcp"),
+        (&of_nbd(remote), "kind nbd", "nbd"),
+        (&of_nvme(remote), "kind nvme-tcp", "nvme-tcp"),
     ];
-    if let Some((_, key)) = foreign.into_iter().find(|(is_there, _)| *is_there) {
-        let reason = format!("{key} is a key of kind nbd");
-        return report.missing(format!("remote.{i}.kind"), reason, "nbd");
+    for (keys, kind, accepted) in kinds {
+        if let Some((_, key)) = keys.iter().find(|(is_there, _)| *is_there) {
+            let reason = format!("{key} is a key of {kind}");
+            return report.missing(format!("remote.{i}.kind"), reason, accepted);
+        }
     }
     let (Some(sessname), Some(device_path)) = (&remote.sessname, &remote.device_path) else {
         let missing = if remote.sessname.is_none() { "sessname" } else { "device_path" };
@@ -59,16 +64,44 @@ fn check_rnbd(i: usize, config: &Config, report: &mut Report<'_>) {
     }
 }
 
-/// Checks a remote over NBD.
-fn check_nbd(i: usize, remote: &Remote, report: &mut Report<'_>) {
-    let foreign = [
+/// Keys of kind `nbd` alone, and whether they are set.
+fn of_nbd(remote: &Remote) -> [(bool, &'static str); 1] {
+    [(remote.export.is_some(), "export")]
+}
+
+/// Keys of kind `nvme-tcp` alone, and whether they are set.
+fn of_nvme(remote: &Remote) -> [(bool, &'static str); 6] {
+    [
+        (remote.nqn.is_some(), "nqn"),
+        (remote.nsid.is_some(), "nsid"),
+        (remote.host_nqn.is_some(), "host_nqn"),
+        (remote.dhchap_secret.is_some(), "dhchap_secret"),
+        (remote.dhchap_controller_secret.is_some(), "dhchap_controller_secret"),
+        (remote.digests != Digests::None, "digests"),
+    ]
+}
+
+/// Checks a remote over NBD or NVMe/TCP.
+fn check_tcp(i: usize, remote: &Remote, report: &mut Report<'_>) {
+    let of_rnbd = [
         (remote.sessname.is_some(), "sessname"),
         (!remote.path.is_empty(), "path"),
         (remote.device_path.is_some(), "device_path"),
     ];
-    for (_, key) in foreign.into_iter().filter(|(is_there, _)| *is_there) {
-        let accepted = "address, export, connections, write_through";
-        report.add(format!("remote.{i}.{key}"), format!("{key} is a key of kind rnbd"), accepted);
+    let (of_nbd, of_nvme) = (of_nbd(remote), of_nvme(remote));
+    let (foreign, kind, accepted) = match remote.kind {
+        RemoteKind::NvmeTcp => (&of_nbd[..], "nbd", "address, nqn, host_nqn, nsid, connections"),
+        _ => (&of_nvme[..], "nvme-tcp", "address, export, connections, write_through"),
+    };
+    let foreign = foreign.iter().map(|key| (key, kind));
+    for ((is_there, key), kind) in of_rnbd.iter().map(|key| (key, "rnbd")).chain(foreign) {
+        if *is_there {
+            let reason = format!("{key} is a key of kind {kind}");
+            report.add(format!("remote.{i}.{key}"), reason, accepted);
+        }
+    }
+    if remote.kind == RemoteKind::NvmeTcp {
+        check_names(i, remote, report);
     }
     if remote.access_mode.0 == AccessMode::Migration {
         let reason = "migration is a mode of kind rnbd".into();
@@ -81,6 +114,25 @@ fn check_nbd(i: usize, remote: &Remote, report: &mut Report<'_>) {
     if remote.address.len() > MOST_ADDRESSES {
         let reason = format!("more than {MOST_ADDRESSES} addresses");
         report.add(format!("remote.{i}.address"), reason, "at most 16");
+    }
+}
+
+/// Checks names and secrets of a remote over NVMe/TCP.
+fn check_names(i: usize, remote: &Remote, report: &mut Report<'_>) {
+    let names = [
+        (remote.nqn.is_none(), "nqn", "the name of the subsystem is missing"),
+        (remote.host_nqn.is_none(), "host_nqn", "the name of this host is missing"),
+    ];
+    for (_, key, reason) in names.into_iter().filter(|(is_missing, ..)| *is_missing) {
+        report.missing(
+            format!("remote.{i}.{key}"),
+            reason.into(),
+            "an NQN such as nqn.2026-01.com.example:a",
+        );
+    }
+    if remote.dhchap_controller_secret.is_some() && remote.dhchap_secret.is_none() {
+        let reason = "the controller's secret without that of the host".into();
+        report.missing(format!("remote.{i}.dhchap_secret"), reason, "a secret DHHC-1:…:");
     }
 }
 

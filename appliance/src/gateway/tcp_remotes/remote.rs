@@ -1,20 +1,18 @@
-//! One remote volume over NBD: its client, and the TCP connections of it.
+//! One remote volume over TCP: its client, and the TCP connections of it.
 
-use crate::config::{Remote, RemoteAddress};
+use super::engine::{Action, Client, End, Engine, News};
+use crate::config::Remote;
 use crate::gateway::network::Network;
 use core::cmp::Ordering;
 use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
-use management::status::NbdStatus;
-use nbd::{Action, Client, Failure, Notice, Settings};
+use management::status::{NbdStatus, NvmeHostStatus};
 use net::connector::{ConnectionHandle, Connector, Limits, Owner, Progress};
-use net::dns::{Host, Lookup, Resolver};
+use net::dns::{Endpoint, Host, Lookup, Resolver};
 use rand_core::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
-use storage::rnbd::wire::AccessMode;
-use storage::volume::SharedClient;
 
 /// Bytes of a connection's buffers in each direction, and of those of all connections of a remote. 10 Gb/s over a round
 /// trip of 200 µs fit.
@@ -22,8 +20,6 @@ const BUFFER: core::ops::RangeInclusive<usize> = 64 << 10..=256 << 10;
 const BUFFERS: usize = 1 << 20;
 /// Most bytes that a connection moves in each direction in a round.
 const SHARE: usize = 256 << 10;
-/// Requests of a volume at a time.
-const DEPTH: u16 = 128;
 /// Most actions of a client in a round.
 const MOST_ACTIONS: usize = 64;
 /// Failures of a server's requests that are logged in a minute, and as many possible losses.
@@ -64,7 +60,7 @@ impl Lines {
     }
 }
 
-/// Result of [`NbdRemote::poll`].
+/// Result of [`TcpRemote::poll`].
 #[derive(Default)]
 pub(super) struct Polled {
     /// Amount of work.
@@ -76,10 +72,11 @@ pub(super) struct Polled {
 }
 
 /// A remote volume.
-pub(super) struct NbdRemote {
+pub(super) struct TcpRemote {
     pub name: String,
-    pub client: SharedClient,
-    addresses: Vec<RemoteAddress>,
+    pub client: Client,
+    pub engine: Rc<RefCell<dyn Engine>>,
+    addresses: Vec<Endpoint>,
     /// By interface.
     connectors: Vec<Option<Connector>>,
     /// By connection of the client.
@@ -92,67 +89,71 @@ pub(super) struct NbdRemote {
     pub is_removed: bool,
     /// Attempts to connect, which select one of several addresses of a name.
     attempts: usize,
-    /// Failure that was logged last, while no connection was up.
-    logged: Option<Failure>,
+    /// By address: the failure that was logged last, until it is up.
+    logged: Vec<Option<String>>,
     errors: Lines,
     losses: Lines,
     changes: Lines,
 }
 
-impl NbdRemote {
-    /// A remote without a connection. None if the name of its export is too long.
-    pub fn new(remote: &Remote) -> Option<NbdRemote> {
-        let milliseconds = |number: u32| Duration::from_millis(number.into());
-        let settings = Settings {
-            connections: remote.connections,
-            paths: remote.address.len() as u16,
-            depth: DEPTH,
-            read_only: remote.access_mode.0 == AccessMode::ReadOnly,
-            write_through: remote.write_through,
-            keepalive: milliseconds(remote.keepalive_ms),
-            reconnect: milliseconds(remote.reconnect_ms),
-            give_up: milliseconds(remote.give_up_ms),
-        };
-        let export = remote.export.as_ref().map_or("", |export| export.as_str());
-        let client = Client::new(settings, export)?;
-        let links = (0..client.settings().connections).map(|_| None).collect();
-        Some(NbdRemote {
+impl TcpRemote {
+    /// A remote without a connection.
+    pub fn new(remote: &Remote, client: Client) -> TcpRemote {
+        let links = (0..client.connections()).map(|_| None).collect();
+        let port = remote.kind.port();
+        TcpRemote {
             name: remote.name.to_string(),
-            client: Rc::new(RefCell::new(client)),
-            addresses: remote.address.clone(),
+            engine: client.engine(),
+            client,
+            addresses: remote.address.iter().map(|one| one.endpoint(port)).collect(),
             connectors: Vec::new(),
             links,
             new_owners: Vec::new(),
             due: None,
             is_removed: false,
             attempts: 0,
-            logged: None,
+            logged: vec![None; remote.address.len()],
             errors: Lines::default(),
             losses: Lines::default(),
             changes: Lines::default(),
-        })
+        }
     }
 
-    /// Status for reports.
-    pub fn status(&self) -> NbdStatus<'_> {
-        let client = self.client.borrow();
-        NbdStatus {
+    /// Status for reports, of a remote over NBD.
+    pub fn nbd_status(&self) -> Option<NbdStatus<'_>> {
+        let Client::Nbd(client) = &self.client else { return None };
+        let client = client.borrow();
+        Some(NbdStatus {
             name: &self.name,
             export: client.name().to_string(),
             address: self.address(client.status().path),
             settings: *client.settings(),
             geometry: client.geometry(),
             status: client.status(),
-        }
+        })
+    }
+
+    /// Status for reports, of a remote over NVMe/TCP.
+    pub fn nvme_status(&self) -> Option<NvmeHostStatus<'_>> {
+        let Client::Nvme(client) = &self.client else { return None };
+        let client = client.borrow();
+        Some(NvmeHostStatus {
+            name: &self.name,
+            subsystem: client.identity().subsystem.clone(),
+            addresses: self.addresses.iter().map(ToString::to_string).collect(),
+            settings: *client.settings(),
+            geometry: client.geometry(),
+            status: client.status(),
+        })
     }
 
     fn address(&self, path: u16) -> String {
         self.addresses.get(usize::from(path)).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// When [`NbdRemote::poll`] is due without an event.
+    /// When [`TcpRemote::poll`] is due without an event.
     pub fn deadline(&self) -> Option<Instant> {
-        self.client.borrow().deadline()
+        self.engine.borrow().deadline()
     }
 
     /// Resets all connections.
@@ -173,8 +174,8 @@ impl NbdRemote {
         rng: &mut dyn Rng,
         now: Instant,
     ) -> Polled {
-        let client = self.client.clone();
-        let client = &mut *client.borrow_mut();
+        let engine = self.engine.clone();
+        let client = &mut *engine.borrow_mut();
         let mut polled = Polled::default();
         for (network, connector) in networks.iter_mut().zip(&mut self.connectors) {
             let Some(connector) = connector else { continue };
@@ -182,7 +183,7 @@ impl NbdRemote {
                 polled.moved += 1;
             }
         }
-        client.poll(now);
+        client.poll(rng, now);
         for connection in 0..self.links.len() {
             self.serve(client, connection, networks, rng, now, &mut polled);
         }
@@ -203,15 +204,15 @@ impl NbdRemote {
                     };
                     match made {
                         Some(link) => self.links[connection] = Some(link),
-                        None => client.closed(connection, Failure::NoRoute, now),
+                        None => client.closed(connection, End::NoRoute, now),
                     }
                 }
                 Action::Close { connection, abort } => self.close(connection, abort, networks),
             }
         }
-        while let Some(notice) = client.next_notice() {
-            polled.changed |= matches!(notice, Notice::Up { .. } | Notice::Grown { .. });
-            self.log(notice, now);
+        while let Some(news) = client.next_news() {
+            polled.changed |= matches!(news, News::Up { .. } | News::Grown { .. });
+            self.log(news, now);
         }
         // Completions wait for the users of the volume.
         polled.moved += client.done();
@@ -227,7 +228,7 @@ impl NbdRemote {
         rng: &mut dyn Rng,
         now: Instant,
     ) -> Option<Link> {
-        let RemoteAddress(server) = self.addresses.get(usize::from(path))?;
+        let server = self.addresses.get(usize::from(path))?;
         let mut addresses = match &server.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match resolver.lookup(name, now) {
@@ -297,7 +298,7 @@ impl NbdRemote {
     /// Moves bytes of a connection in both directions until nothing moves, or its share is used.
     fn serve(
         &mut self,
-        client: &mut Client<storage::volume::Tag>,
+        client: &mut dyn Engine,
         connection: usize,
         networks: &mut [Network],
         rng: &mut dyn Rng,
@@ -311,19 +312,19 @@ impl NbdRemote {
             return;
         };
         let (interface, handle) = (&mut network.interface, link.handle);
-        let failure = match connector.progress(interface, handle) {
+        let end = match connector.progress(interface, handle) {
             Progress::Opening => return,
-            Progress::Gone if !link.is_open => Some(Failure::Refused),
-            Progress::Gone => Some(Failure::Closed),
+            Progress::Gone if !link.is_open => Some(End::Refused),
+            Progress::Gone => Some(End::Closed),
             Progress::Open { .. } => None,
         };
-        if let Some(failure) = failure {
+        if let Some(end) = end {
             polled.moved += 1;
-            client.closed(connection, failure, now);
+            client.closed(connection, end, now);
             return self.close(connection, true, networks);
         }
         if !core::mem::replace(&mut link.is_open, true) {
-            client.connected(connection, rng.next_u64(), now);
+            client.connected(connection, rng, now);
         }
         let (mut received, mut sent) = (0, 0);
         loop {
@@ -333,7 +334,7 @@ impl NbdRemote {
             });
             let Ok(mut moved) = read else {
                 polled.moved += 1;
-                client.closed(connection, Failure::Closed, now);
+                client.closed(connection, End::Closed, now);
                 return self.close(connection, true, networks);
             };
             received += moved;
@@ -355,29 +356,39 @@ impl NbdRemote {
         }
     }
 
-    /// Logs a notice. While the remote stays down, each reason is logged once.
-    fn log(&mut self, notice: Notice, now: Instant) {
+    /// Logs news. While an address stays down, each reason is logged once.
+    fn log(&mut self, news: News, now: Instant) {
         let name = &self.name;
-        match notice {
-            Notice::Up { path } => {
-                self.logged = None;
+        match news {
+            News::Up { path, is_only } => {
+                let all = self.logged.iter_mut().enumerate();
+                let rest = all.filter(|(number, _)| is_only || *number == usize::from(path));
+                rest.for_each(|(_, logged)| *logged = None);
                 if let Some(end) = self.changes.next(MOST_CHANGES, now) {
                     log::info!("remote {name}: connected to {}{end}", self.address(path));
                 }
             }
-            Notice::Down { path, why, .. } if self.logged != Some(why) && !self.is_removed => {
-                self.logged = Some(why);
+            News::Down { path, why } => {
+                let Some(logged) = self.logged.get_mut(usize::from(path)) else { return };
+                if self.is_removed || logged.as_ref() == Some(&why) {
+                    return;
+                }
+                *logged = Some(why.clone());
                 if let Some(end) = self.changes.next(MOST_CHANGES, now) {
                     log::warn!("remote {name}: {}: {why}{end}", self.address(path));
                 }
             }
-            Notice::Down { .. } => {}
-            Notice::Grown { before, now: size } => {
+            News::Changed { path, what } => {
+                if let Some(end) = self.changes.next(MOST_CHANGES, now) {
+                    log::info!("remote {name}: {}: {what}{end}", self.address(path));
+                }
+            }
+            News::Grown { before, now: size } => {
                 if let Some(end) = self.changes.next(MOST_CHANGES, now) {
                     log::info!("remote {name}: grew from {before} to {size} bytes{end}");
                 }
             }
-            Notice::WritesLost => {
+            News::WritesLost => {
                 if let Some(end) = self.losses.next(MOST_ERRORS, now) {
                     log::warn!(
                         "remote {name}: the server may have lost writes that it had acknowledged, because it was not \
@@ -385,11 +396,9 @@ impl NbdRemote {
                     );
                 }
             }
-            Notice::Failed(errno) => {
+            News::Failed(what) => {
                 if let Some(end) = self.errors.next(MOST_ERRORS, now) {
-                    log::warn!(
-                        "remote {name}: the server answered a request with error {errno}{end}"
-                    );
+                    log::warn!("remote {name}: the server answered a request with {what}{end}");
                 }
             }
         }

@@ -21,7 +21,7 @@ const SIZE: usize = 1 << 20;
 const FLAGS: u16 =
     flag::HAS_FLAGS | flag::FLUSH | flag::FUA | flag::WRITE_ZEROES | flag::MULTI_CONN;
 
-fn interface(number: u8, now: Instant) -> Interface {
+pub(super) fn interface(number: u8, now: Instant) -> Interface {
     let mut interface = Interface::new([2, 0, 0, 0, 0, number], 1500, [number; 32], now);
     let addresses = vec![Cidr::new(IpAddr::from([10, 0, 0, number]).into(), 24)];
     interface.set_addressing(Addressing { addresses, ..Addressing::default() }, now).unwrap();
@@ -156,7 +156,8 @@ impl World {
     fn new(more: &[(&str, &str)]) -> World {
         let now = Instant::from_nanos(1);
         let mut storage = Storage::default();
-        storage.add_nbd_remote(&remote(more)).unwrap();
+        let mut arena = Arena::on_heap(8 << 20);
+        storage.add_tcp_remote(&remote(more), &mut arena).unwrap();
         let disk = (0..SIZE).map(|n| (n / 512) as u8).collect();
         let (interface, streams) = (interface(2, now), HashMap::new());
         let mut server = Server { interface, listener: None, streams, disk };
@@ -167,7 +168,7 @@ impl World {
             resolver: Resolver::new(now),
             rng: ChaCha12Rng::seed_from_u64(5),
             server,
-            arena: Arena::on_heap(8 << 20),
+            arena,
             now,
             done: Vec::new(),
         }
@@ -178,11 +179,11 @@ impl World {
         let end = self.now + time;
         while self.now < end {
             self.now = self.now + Duration::from_millis(1);
-            let World { networks, storage, resolver, rng, server, now, .. } = self;
+            let World { networks, storage, arena, resolver, rng, server, now, .. } = self;
             while let Some((_, done)) = storage.volumes.poll(User::SERVER, VolumeId(0)) {
                 self.done.push(done);
             }
-            poll(storage, networks, resolver, rng, *now);
+            poll(storage, arena, networks, resolver, rng, *now);
             server.poll(*now);
             let [one, other] = [&mut networks[0].interface, &mut server.interface];
             for _ in 0..4 {
@@ -211,20 +212,20 @@ impl World {
     }
 
     fn state(&self) -> String {
-        let statuses = self.storage.nbd.statuses();
+        let statuses = self.storage.tcp_remotes.nbd();
         format!("{} {}", statuses[0].status.state.as_str(), statuses[0].status.ready)
     }
 }
 
 /// Carries the frames of one interface to another.
-fn carry(from: &mut Interface, to: &mut Interface, now: Instant) {
+pub(super) fn carry(from: &mut Interface, to: &mut Interface, now: Instant) {
     from.poll(now);
     let mut wire = Collector::new(usize::MAX);
     from.transmit(&mut wire, |_| ());
     wire.frames.iter().for_each(|frame| to.handle_frame(frame, now));
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn volume_over_several_connections_is_read_and_written() {
@@ -273,13 +274,13 @@ fn requests_outlast_a_server_that_goes_away() {
 fn removed_remote_disconnects_and_frees_its_place() {
     let mut world = World::new(&[]);
     world.pass(2 * SECOND);
-    assert!(!world.storage.remove_nbd_remote("near", world.now));
-    assert!(world.storage.remove_nbd_remote("far", world.now));
+    assert!(!world.storage.remove_tcp_remote("near", world.now));
+    assert!(world.storage.remove_tcp_remote("far", world.now));
     assert!(world.storage.volumes.find("far").is_none());
     world.pass(2 * SECOND);
-    let remotes = &world.storage.nbd;
+    let remotes = &world.storage.tcp_remotes;
     assert!(remotes.is_empty() && remotes.due.is_empty() && remotes.owners.is_empty());
-    world.storage.add_nbd_remote(&remote(&[])).unwrap();
+    world.storage.add_tcp_remote(&remote(&[]), &mut world.arena).unwrap();
     world.pass(2 * SECOND);
     assert_eq!(world.state(), "open 1");
 }
@@ -289,7 +290,7 @@ fn round_without_work_polls_no_remote() {
     let mut world = World::new(&[]);
     world.pass(2 * SECOND);
     assert_eq!(world.state(), "open 1");
-    let World { networks, storage, resolver, rng, now, .. } = &mut world;
-    assert_eq!(poll(storage, networks, resolver, rng, *now), 0);
-    assert!(storage.nbd.bells.rung() == 0 && storage.nbd.due.is_empty());
+    let World { networks, storage, arena, resolver, rng, now, .. } = &mut world;
+    assert_eq!(poll(storage, arena, networks, resolver, rng, *now), 0);
+    assert!(storage.tcp_remotes.bells.rung() == 0 && storage.tcp_remotes.due.is_empty());
 }

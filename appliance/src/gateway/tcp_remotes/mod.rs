@@ -1,8 +1,12 @@
-//! Volumes of NBD servers: moves bytes between the TCP connections of the interfaces and the clients of the volumes.
+//! Volumes of other servers over TCP, of NBD servers and NVMe subsystems: moves bytes between the TCP connections of the
+//! interfaces and the clients of the volumes.
 //!
 //! The clients belong to the storage, so that volumes exist before the interfaces do. A client is polled only after a
 //! request, an event of one of its connections, or when its timer has expired.
 
+mod engine;
+#[cfg(test)]
+mod nvme_tests;
 mod remote;
 #[cfg(test)]
 mod tests;
@@ -13,21 +17,21 @@ use super::service::{Service, ServiceContext};
 use super::storage::{Storage, name};
 use crate::config::{self, Config, RemoteKind};
 use crate::families::{self, REMOTE};
-use drivers::hal::Instant;
-use management::status::NbdStatus;
+use drivers::hal::{Arena, Instant};
+use engine::Client;
+use management::status::{NbdStatus, NvmeHostStatus};
 use net::connector::Owner;
 use net::dns::Resolver;
 use rand_core::Rng;
-use remote::{NbdRemote, Polled};
+use remote::{Polled, TcpRemote};
 use std::collections::{BTreeSet, HashMap};
 use storage::rnbd::client::Bells;
-use storage::volume::NbdVolume;
 
-/// The remote volumes over NBD.
+/// The remote volumes over TCP.
 #[derive(Default)]
-pub(super) struct NbdRemotes {
+pub(super) struct TcpRemotes {
     /// By number; None where one was removed.
-    all: Vec<Option<Box<NbdRemote>>>,
+    all: Vec<Option<Box<TcpRemote>>>,
     /// Remotes with work, by number.
     bells: Bells,
     /// Next timers, with the numbers of remotes.
@@ -36,23 +40,32 @@ pub(super) struct NbdRemotes {
     owners: HashMap<(usize, Owner), u32>,
 }
 
-impl NbdRemotes {
+impl TcpRemotes {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.iter().all(Option::is_none)
     }
 
-    /// Statuses for reports.
-    pub fn statuses(&self) -> Vec<NbdStatus<'_>> {
-        self.all.iter().flatten().filter(|one| !one.is_removed).map(|one| one.status()).collect()
+    fn present(&self) -> impl Iterator<Item = &TcpRemote> {
+        self.all.iter().flatten().filter(|one| !one.is_removed).map(|one| &**one)
+    }
+
+    /// Statuses of those over NBD, for reports.
+    pub fn nbd(&self) -> Vec<NbdStatus<'_>> {
+        self.present().filter_map(TcpRemote::nbd_status).collect()
+    }
+
+    /// Statuses of those over NVMe/TCP, for reports.
+    pub fn nvme(&self) -> Vec<NvmeHostStatus<'_>> {
+        self.present().filter_map(TcpRemote::nvme_status).collect()
     }
 
     /// Whether there is one of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.all.iter().flatten().any(|one| !one.is_removed && one.name == name)
+        self.present().any(|one| one.name == name)
     }
 
-    fn find(&mut self, name: &str) -> Option<&mut NbdRemote> {
+    fn find(&mut self, name: &str) -> Option<&mut TcpRemote> {
         let mut all = self.all.iter_mut().flatten().filter(|one| !one.is_removed);
         all.find(|one| one.name == name).map(|one| &mut **one)
     }
@@ -82,17 +95,21 @@ impl NbdRemotes {
 }
 
 impl Storage {
-    /// Adds the configured remotes over NBD. Failures are logged.
-    pub fn add_nbd_remotes(&mut self, config: &Config) {
-        for remote in config.remote.iter().filter(|remote| remote.kind == RemoteKind::Nbd) {
-            if let Err(why) = self.add_nbd_remote(remote) {
+    /// Adds the configured remotes over TCP. Failures are logged.
+    pub fn add_tcp_remotes(&mut self, config: &Config, arena: &mut Arena) {
+        for remote in config.remote.iter().filter(|remote| remote.kind != RemoteKind::Rnbd) {
+            if let Err(why) = self.add_tcp_remote(remote, arena) {
                 log::error!("remote {}: {why}", remote.name);
             }
         }
     }
 
-    /// Adds a remote over NBD as a volume, which has no sectors until it is connected.
-    pub fn add_nbd_remote(&mut self, remote: &config::Remote) -> Result<(), String> {
+    /// Adds a remote over TCP as a volume, which has no sectors until it is connected.
+    pub fn add_tcp_remote(
+        &mut self,
+        remote: &config::Remote,
+        arena: &mut Arena,
+    ) -> Result<(), String> {
         if !REMOTE {
             return Err(families::missing("remote"));
         }
@@ -100,66 +117,66 @@ impl Storage {
         if self.volumes.find(remote.name.as_str()).is_some() {
             return Err("the name is taken".into());
         }
-        let remotes = &mut self.nbd;
+        let client = Client::new(remote, arena)?;
+        let remotes = &mut self.tcp_remotes;
         let free = remotes.all.iter().position(Option::is_none);
         let number = free.unwrap_or_else(|| {
             remotes.all.push(None);
             remotes.all.len() - 1
         });
-        let made = NbdRemote::new(remote).ok_or("the name of the export is too long")?;
         let bell = remotes.bells.bell(number as u32);
         bell.ring();
-        let volume = NbdVolume::new(made.client.clone(), Some(bell));
-        remotes.all[number] = Some(Box::new(made));
-        let added = self.volumes.add(volume_name, Box::new(volume));
+        let volume = client.volume(bell);
+        remotes.all[number] = Some(Box::new(TcpRemote::new(remote, client)));
+        let added = self.volumes.add(volume_name, volume);
         added.map(drop).ok_or_else(|| "the name is taken".into())
     }
 
-    /// Removes a remote over NBD, whose volume must be unused. False if there is none of this name.
-    pub fn remove_nbd_remote(&mut self, name: &str, now: Instant) -> bool {
-        let Some(remote) = self.nbd.find(name) else { return false };
+    /// Removes a remote over TCP, whose volume must be unused. False if there is none of this name.
+    pub fn remove_tcp_remote(&mut self, name: &str, now: Instant) -> bool {
+        let Some(remote) = self.tcp_remotes.find(name) else { return false };
         remote.is_removed = true;
-        remote.client.borrow_mut().end(now);
-        self.ring_nbd_remotes();
+        remote.engine.borrow_mut().end(now);
+        self.ring_tcp_remotes();
         if let Some(id) = self.volumes.find(name) {
             drop(self.volumes.remove(id));
         }
         true
     }
 
-    /// Opens the connections of a remote over NBD anew, to read its size or to try again now. False if there is none of
-    /// this name.
-    pub fn remap_nbd_remote(&mut self, name: &str, now: Instant) -> bool {
-        let Some(remote) = self.nbd.find(name) else { return false };
-        remote.client.borrow_mut().remap(now);
-        self.ring_nbd_remotes();
+    /// Reads the size of a remote over TCP again, or tries to connect again now. False if there is none of this name.
+    pub fn remap_tcp_remote(&mut self, name: &str, now: Instant) -> bool {
+        let Some(remote) = self.tcp_remotes.find(name) else { return false };
+        remote.engine.borrow_mut().remap(now);
+        self.ring_tcp_remotes();
         true
     }
 
-    fn ring_nbd_remotes(&self) {
-        (0..self.nbd.all.len() as u32).for_each(|number| self.nbd.bells.ring(number));
+    fn ring_tcp_remotes(&self) {
+        (0..self.tcp_remotes.all.len() as u32)
+            .for_each(|number| self.tcp_remotes.bells.ring(number));
     }
 }
 
-/// The service. It exists once there was a remote over NBD.
+/// The service. It exists once there was a remote over TCP.
 #[derive(Default)]
-pub(super) struct NbdService {
+pub(super) struct TcpRemoteService {
     /// All clients disconnect, because the machine ends.
     is_ending: bool,
     /// All have.
     is_over: bool,
 }
 
-impl NbdService {
-    /// None without a remote over NBD.
-    pub fn of(plane: &DataPlane) -> Option<Box<NbdService>> {
-        (!plane.storage.nbd.is_empty()).then(Box::default)
+impl TcpRemoteService {
+    /// None without a remote over TCP.
+    pub fn of(plane: &DataPlane) -> Option<Box<TcpRemoteService>> {
+        (!plane.storage.tcp_remotes.is_empty()).then(Box::default)
     }
 
-    /// Starts the service if there is a remote over NBD.
-    pub fn start(service: &mut Option<Box<NbdService>>, plane: &DataPlane) {
+    /// Starts the service if there is a remote over TCP.
+    pub fn start(service: &mut Option<Box<TcpRemoteService>>, plane: &DataPlane) {
         if service.is_none() {
-            *service = NbdService::of(plane);
+            *service = TcpRemoteService::of(plane);
         }
     }
 }
@@ -167,12 +184,13 @@ impl NbdService {
 /// Polls the remotes with work. Returns the amount of work.
 fn poll(
     storage: &mut Storage,
+    arena: &mut Arena,
     networks: &mut [Network],
     resolver: &mut Resolver,
     rng: &mut dyn Rng,
     now: Instant,
 ) -> usize {
-    let remotes = &mut storage.nbd;
+    let remotes = &mut storage.tcp_remotes;
     remotes.ring(networks, now);
     let (mut done, mut is_changed) = (0, false);
     // A remote whose bell rings meanwhile is polled in the next round.
@@ -186,8 +204,11 @@ fn poll(
             remotes.owners.insert((place, owner), number);
         }
         let due = if has_more { Some(now) } else { remote.deadline() };
-        if remote.is_removed && remote.client.borrow().is_over() {
+        if remote.is_removed && remote.engine.borrow().is_over() {
             remote.stop(networks);
+            if let Some(memory) = remote.client.memory() {
+                arena.free(memory);
+            }
             remotes.set_due(number, None);
             remotes.all[number as usize] = None;
             remotes.owners.retain(|_, of| *of != number);
@@ -202,29 +223,30 @@ fn poll(
     done
 }
 
-impl Service for NbdService {
+impl Service for TcpRemoteService {
     fn poll(&mut self, around: &mut ServiceContext<'_>) -> usize {
         let ServiceContext { networks, plane, resolver, now, .. } = around;
-        let DataPlane { storage, rng, .. } = &mut **plane;
-        let done = poll(storage, networks, resolver, &mut **rng, *now);
+        let DataPlane { storage, rng, arena, .. } = &mut **plane;
+        let done = poll(storage, arena, networks, resolver, &mut **rng, *now);
         if self.is_ending {
-            let mut clients = storage.nbd.all.iter().flatten().map(|one| one.client.borrow());
+            let mut clients =
+                storage.tcp_remotes.all.iter().flatten().map(|one| one.engine.borrow());
             self.is_over = clients.all(|client| client.is_over());
         }
         done
     }
 
     fn deadline(&self, plane: &DataPlane) -> Option<Instant> {
-        let remotes = &plane.storage.nbd;
+        let remotes = &plane.storage.tcp_remotes;
         let rung = (remotes.bells.rung() > 0).then_some(Instant::ZERO);
         rung.or(remotes.due.first().map(|&(at, _)| at))
     }
 
     fn shut_down(&mut self, around: &mut ServiceContext<'_>) {
         let now = around.now;
-        let remotes = &around.plane.storage.nbd;
-        remotes.all.iter().flatten().for_each(|one| one.client.borrow_mut().end(now));
-        around.plane.storage.ring_nbd_remotes();
+        let remotes = &around.plane.storage.tcp_remotes;
+        remotes.all.iter().flatten().for_each(|one| one.engine.borrow_mut().end(now));
+        around.plane.storage.ring_tcp_remotes();
         self.is_ending = true;
         self.poll(around);
     }
