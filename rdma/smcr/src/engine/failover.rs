@@ -257,7 +257,8 @@ impl Engine {
     fn begin_nudges(&mut self, group_key: usize, now: Instant) {
         for key in self.members(group_key) {
             let Some(socket) = self.sockets.get(key) else { continue };
-            if socket.group == Some(group_key) && socket.role == Role::Client && socket.established {
+            if socket.group == Some(group_key) && socket.role == Role::Client && socket.established
+            {
                 self.nudge_after(key, NUDGES.0, now);
             }
         }
