@@ -3,7 +3,6 @@
 
 mod bridges;
 pub(crate) mod exports;
-mod limits;
 mod listing;
 mod nvme;
 pub(crate) mod openness;

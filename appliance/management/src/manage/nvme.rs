@@ -44,8 +44,6 @@ fn namespaces(appliance: &dyn Appliance) -> Vec<Value> {
                 ("read_only", namespace.map(|one| one.config.read_only.to_string()).into()),
                 ("ana_group", namespace.map(|one| u64::from(one.config.ana_group)).into()),
                 ("uuid", namespace.map(|one| uuid(&one.uuid)).into()),
-                ("limits", namespace.map(|one| super::limits::text(&one.config.limits)).into()),
-                ("delayed", namespace.map(|one| one.delays.0).into()),
                 ("reservation", namespace.and_then(|one| one.reservation.0).into()),
                 ("registrants", namespace.map(|one| one.reservation.1 as u64).into()),
                 ("why_absent", size.and_then(|size| size.err()).map(str::to_string).into()),
@@ -110,7 +108,7 @@ fn show(target: &Target, words: &[&str]) -> Told {
         let _ = writeln!(
             text,
             "namespace  {}: volume {}, {size}, group {} {state}, {} reads, {} writes, {} errors, \
-             reservation {}, {} registrants, {} conflicts, limits {}, {} delayed in {} s",
+             reservation {}, {} registrants, {} conflicts",
             one.config.nsid,
             one.config.volume,
             one.config.ana_group,
@@ -119,10 +117,7 @@ fn show(target: &Target, words: &[&str]) -> Told {
             one.errors,
             one.reservation.0.unwrap_or("none"),
             one.reservation.1,
-            one.conflicts,
-            super::limits::text(&one.config.limits),
-            one.delays.0,
-            one.delays.1.as_secs()
+            one.conflicts
         );
     }
     Ok(Managed::Told(text))

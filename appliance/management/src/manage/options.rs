@@ -1,6 +1,5 @@
 //! Arguments of a command: a name, `KEY=VALUE` options, and flags.
 
-use super::limits::LimitOptions;
 use crate::config::{DeviceName, Size};
 
 /// Parsed arguments: a name, `key=value` options and flags.
@@ -11,7 +10,6 @@ pub(super) struct Options<'a> {
     pub volume: Option<&'a str>,
     pub sessions: Option<&'a str>,
     pub hosts: Option<&'a str>,
-    pub limits: LimitOptions<'a>,
     flags: Vec<&'a str>,
 }
 
@@ -25,7 +23,6 @@ impl<'a> Options<'a> {
             volume: None,
             sessions: None,
             hosts: None,
-            limits: LimitOptions::default(),
             flags: Vec::new(),
         };
         for &word in words {
@@ -43,9 +40,6 @@ impl<'a> Options<'a> {
                 Some(("volume", volume)) => options.volume = Some(volume),
                 Some(("sessions", sessions)) => options.sessions = Some(sessions),
                 Some(("hosts", hosts)) => options.hosts = Some(hosts),
-                Some((key, value)) if LimitOptions::KEYS.contains(&key) => {
-                    options.limits.add(key, value);
-                }
                 None if flags.contains(&word) => options.flags.push(word),
                 _ => return Err(format!("unknown option {word:?}")),
             }
