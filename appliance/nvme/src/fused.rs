@@ -6,11 +6,11 @@
 //!
 //! # Atomic
 //!
-//! From the comparison to the end of the write, no other write reaches the volume. Writes, zeroings and deallocations of
-//! all queues wait, and those that the volume already has end first; the table `active` names the volumes. A client that
-//! has the volume open for writing over RNBD, on any core, excludes the operation, and is excluded while it lasts
-//! ([`OpenCounts::exclude`](storage::volume::OpenCounts::exclude)). Other clients of another server's device are beyond
-//! reach.
+//! From the comparison to the end of the write, no other write reaches the volume. Writes, zeroings and deallocations
+//! of all queues wait, and those that the volume already has end first; the table `active` names the volumes. A client
+//! that has the volume open for writing over RNBD, on any core, excludes the operation, and is excluded while it lasts
+//! ([`OpenCounts::exclude`](storage::volume::OpenCounts::exclude)). Other clients of another server's device are
+//! beyond reach.
 
 use crate::command::{Command, io};
 use crate::queue::{Queue, QueueId, Role};
@@ -96,8 +96,8 @@ impl Queue {
 }
 
 impl Target {
-    /// Judges a command by the one before it on its queue. An error if it has to be refused. `refused`: it is refused for
-    /// another reason.
+    /// Judges a command by the one before it on its queue. An error if it has to be refused. `refused`: it is refused
+    /// for another reason.
     pub(crate) fn check_fuse(
         &mut self,
         id: QueueId,

@@ -6,9 +6,9 @@
 //! Without a secret an NQN is a claim. Whoever can make it can use the host's namespaces, and gets that host's share of
 //! places, from any number of addresses. With `hosts = ["*"]` a host may invent its NQN, so its address counts.
 //!
-//! Discovery proves nothing, so a station could take the places of a host whose NQN it claims. A host that any subsystem
-//! lists is accounted to its own address, all others to their /64, and a quarter of all places is the most for
-//! discovery. Authentications are slowed by /64 in any case (`sources`).
+//! Discovery proves nothing, so a station could take the places of a host whose NQN it claims. A host that any
+//! subsystem lists is accounted to its own address, all others to their /64, and a quarter of all places is the most
+//! for discovery. Authentications are slowed by /64 in any case (`sources`).
 
 use crate::controller::{Controller, Of};
 use crate::queue::{Ends, Queue, QueueId, Role};
