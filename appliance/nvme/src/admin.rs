@@ -50,8 +50,12 @@ impl Target {
             admin::GET_FEATURES => self.get_feature_command(id, slot, controller, command),
             admin::ASYNC_EVENT => self.park_event_request(id, slot, controller),
             admin::KEEP_ALIVE => self.finish(id, slot, Outcome::SUCCESS),
-            // Bit 0: the command was not aborted. It may have completed already.
-            admin::ABORT if !is_discovery => self.finish(id, slot, Outcome::with(1)),
+            admin::ABORT if !is_discovery => {
+                let of = (command.u16(40), command.u16(42));
+                let is_aborted = self.abort_throttled(controller, of, ctx.now);
+                // Bit 0: the command was not aborted. It may have completed already.
+                self.finish(id, slot, Outcome::with(u64::from(!is_aborted)));
+            }
             _ => self.finish(id, slot, Status::INVALID_OPCODE.into()),
         }
     }

@@ -124,10 +124,15 @@ impl Command {
         (if self.is_fabrics() { self.fctype() } else { self.opcode() }) & 3
     }
 
-    /// The place of its data. An error if the entry has no SGL that the transport supports, or is fused.
+    /// Whether its FUSE field is not 0.
+    pub fn is_fused(&self) -> bool {
+        self.byte(1) & 3 != 0
+    }
+
+    /// The place of its data. An error if the entry has no SGL that the transport supports.
     pub fn sgl(&self) -> Result<Sgl, Status> {
-        // PSDT 01: an SGL. FUSE: bits 1:0. A fabrics command has neither field defined but PSDT.
-        if self.byte(1) != 0x40 {
+        // PSDT 01: an SGL. FUSE, in bits 1:0, is checked elsewhere.
+        if self.byte(1) & !3 != 0x40 {
             return Err(Status::INVALID_FIELD);
         }
         let length = self.u32(32);

@@ -26,7 +26,9 @@ impl Target {
             self.end_controllers(|one| one.of == Of::Subsystem(index));
             // Controllers that are ending refer to the place until they are gone.
             if let Some(subsystem) = self.subsystems.get_mut(index) {
-                subsystem.namespaces.clear();
+                for mut namespace in subsystem.namespaces.drain(..) {
+                    self.throttles.release(&mut namespace);
+                }
                 subsystem.config.hosts = crate::subsystem::HostList::Closed;
                 subsystem.config.nqn.clear();
             }
@@ -39,10 +41,15 @@ impl Target {
                     self.look_up(index, volumes);
                     continue;
                 }
-                Some((index, _)) => index,
-                None => self.subsystems.insert(Subsystem::new(config.clone())),
+                Some((index, one)) => {
+                    changed |= !one.config.is_same(&config);
+                    index
+                }
+                None => {
+                    changed = true;
+                    self.subsystems.insert(Subsystem::new(config.clone()))
+                }
             };
-            changed = true;
             if let Some(subsystem) = self.subsystems.get_mut(index) {
                 subsystem.serial = config.serial();
                 subsystem.config = config;
@@ -90,9 +97,9 @@ impl Target {
         let mut old = core::mem::take(&mut subsystem.namespaces);
         let mut changed: Vec<u32> = Vec::new();
         for config in wanted {
-            let known = old.iter().position(|one| one.config == config);
-            let namespace = match known {
-                Some(place) => old.remove(place),
+            let known = old.iter().position(|one| one.config.is_same(&config));
+            let mut namespace = match known {
+                Some(place) => Namespace { config, ..old.remove(place) },
                 None => {
                     changed.push(config.nsid);
                     let derived = || Namespace::derived_uuid(&subsystem.config.nqn, &config);
@@ -101,12 +108,16 @@ impl Target {
                         backing: back(&config, volumes),
                         config,
                         counters: Default::default(),
+                        limiter: Arc::default(),
+                        throttle: None,
                     }
                 }
             };
+            self.throttles.apply(&mut namespace);
             subsystem.namespaces.push(namespace);
         }
         changed.extend(old.iter().map(|one| one.config.nsid));
+        old.iter_mut().for_each(|one| self.throttles.release(one));
         self.namespaces_changed(index, &changed);
         self.look_up(index, volumes);
     }
@@ -225,6 +236,7 @@ impl Target {
                 writes: (namespace.counters.writes, namespace.counters.write_bytes),
                 errors: namespace.counters.errors,
                 conflicts: namespace.counters.conflicts,
+                delays: namespace.limiter.delays(),
                 reservation: match &namespace.backing {
                     Ok(backing) => {
                         let (kind, registrants) = backing.hold.reservation();

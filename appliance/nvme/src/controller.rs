@@ -92,6 +92,8 @@ pub struct Controller {
     pub connected: Instant,
     /// The admin queue has ended; the controller goes with its last queue.
     pub is_ending: bool,
+    /// A subsystem lists the host's NQN.
+    pub is_listed: bool,
     pub proof: Proof,
     /// The demands on the host when it connected, or as they were changed since.
     pub demands: Option<Demands>,
@@ -143,6 +145,7 @@ impl Controller {
             events: Events::default(),
             connected: now,
             is_ending: false,
+            is_listed: false,
             proof: Proof { channel: Channel::Clear, both_ways: None },
             demands: None,
         }

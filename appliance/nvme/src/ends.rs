@@ -31,6 +31,7 @@ impl Target {
         self.check_volumes(ctx.volumes);
         self.busy.retain(|(_, list)| !list.is_empty());
         self.cut_unread();
+        self.check_capsules(ctx.arena);
         self.check_authentications(now);
         let late = |opened: Instant| opened + CONNECT_TIMEOUT <= now;
         let fresh = self.queues.iter().filter(|(_, it)| it.role == Role::Fresh && late(it.opened));
@@ -160,6 +161,8 @@ impl Target {
         self.forget_authentication(id);
         self.held.retain(|(of, _)| *of != id);
         self.reserving.forget(id);
+        self.forget_throttled(id, ctx.now);
+        self.forget_fused(id);
         if let Role::Admin { controller } = role {
             if let Some(one) = self.controllers.get_mut(controller) {
                 // Their slots are free.
@@ -177,6 +180,7 @@ impl Target {
         };
         queue.free_memory(ctx.arena);
         let role = queue.role;
+        self.free_capsules(id, ctx.arena);
         self.queues.remove(usize::from(id.index));
         let (Role::Admin { controller } | Role::Io { controller }) = role else { return };
         let mut others = self.queues.iter().filter(|(_, queue)| {

@@ -12,6 +12,7 @@ use alloc::string::String;
 use core::net::IpAddr;
 use core::time::Duration;
 use net::hosts::accountable;
+use nvme_auth::Channel;
 
 /// Bytes of a Connect's data.
 const CONNECT_DATA: usize = 1024;
@@ -108,8 +109,45 @@ pub fn remedy(reason: &str) -> &'static str {
         "other_channel" => {
             "the host's I/O queue does not use TLS as its admin queue does; both have to use the same"
         }
+        "connect_data" => {
+            "the data of the host's Connect is not that of a Connect; the host is defective"
+        }
+        "invalid_nqn" => "the host's Connect has a name that is no NQN; correct it on the host",
+        "queue_size" => {
+            "the host wants a queue of fewer than 2 or more than 128 entries; `nvme connect --queue-size=128`"
+        }
+        "static_controller" => "the host asks for a certain controller; it has to ask for any",
+        "discovery_per_host" => "the host has its most discovery controllers; it disconnects some",
+        "discovery" => "a quarter of all places is in use for discovery; hosts disconnect some",
+        "queues_per_host" => {
+            "the host has its most queues; `nvme connect --nr-io-queues` for fewer"
+        }
+        "controllers" => {
+            "all identifiers from `cntlid_min` to `cntlid_max` are in use; widen the range"
+        }
+        "memory" => "there is no memory for another queue",
+        "no_such_controller" => {
+            "the host's controller is gone; the host connects again, beginning with its admin queue"
+        }
+        "other_host" => {
+            "the controller is that of another host NQN or host identifier; two hosts must not have the same"
+        }
+        "not_enabled" => {
+            "the host connects an I/O queue before it has enabled its controller; it is defective"
+        }
+        "queue_id" => "the host connects more I/O queues than it was granted; it is defective",
+        "queue_in_use" => {
+            "the host has connected this queue; it is tried again when the old connection is gone"
+        }
         _ => "`networks` of the [[subsystem]] does not have the host's address; add its network",
     }
+}
+
+/// A name in the data of a Connect, as far as it can be shown.
+fn shown(field: &[u8]) -> String {
+    let name = field.iter().take_while(|byte| **byte != 0).take(60);
+    let name = name.map(|&byte| if byte.is_ascii_graphic() { char::from(byte) } else { '?' });
+    name.collect()
 }
 
 /// A status of an answer, for the operator.
@@ -211,26 +249,36 @@ impl Target {
         let max_entries = self.settings.entries;
         let Some(queue) = self.queue(id) else { return Err(Status::INTERNAL.into()) };
         let mut data = [0; CONNECT_DATA];
-        if queue.request_mut(slot).window().read(0, &mut data).is_err() {
-            return Err(Status::SGL_LENGTH.into());
+        let ends = queue.ends;
+        let is_short = queue.request_mut(slot).window().read(0, &mut data).is_err();
+        let names = [SUBNQN, HOSTNQN].map(|at| shown(data.get(at..at + 256).unwrap_or_default()));
+        let mut refuse = |reason, outcome| {
+            let names = (names[0].as_str(), names[1].as_str());
+            Err(self.refuse_connect(ends.host, names, reason, outcome))
+        };
+        if is_short {
+            return refuse("connect_data", Status::SGL_LENGTH.into());
         }
         if command.u16(40) != 0 {
-            return Err(Status::CONNECT_FORMAT.into());
+            return refuse("connect_data", Status::CONNECT_FORMAT.into());
         }
         let (qid, size) = (command.u16(42), command.u16(44));
         // 0's based.
         let entries = size.saturating_add(1);
         // An admin queue of SPDK's and of Linux' has 32 entries, and no queue fewer than 2.
         if !(LEAST_ENTRIES..=max_entries).contains(&entries) {
-            return Err(Parameter::entry(44).outcome());
+            return refuse("queue_size", Parameter::entry(44).outcome());
         }
         let nqn = |offset: usize| {
             let field = data.get(offset..offset + 256)?;
             let end = field.iter().position(|&byte| byte == 0)?;
             core::str::from_utf8(field.get(..end)?).ok().filter(|text| is_nqn(text))
         };
-        let subnqn = nqn(SUBNQN).ok_or(Parameter::data(SUBNQN).outcome())?;
-        let hostnqn = nqn(HOSTNQN).ok_or(Parameter::data(HOSTNQN).outcome())?;
+        let (subnqn, hostnqn) = match (nqn(SUBNQN), nqn(HOSTNQN)) {
+            (Some(subnqn), Some(hostnqn)) => (subnqn, hostnqn),
+            (None, _) => return refuse("invalid_nqn", Parameter::data(SUBNQN).outcome()),
+            (_, None) => return refuse("invalid_nqn", Parameter::data(HOSTNQN).outcome()),
+        };
         let mut host_id = [0; 16];
         host_id.copy_from_slice(&data[HOST_ID..HOST_ID + 16]);
         let kato = Duration::from_millis(command.u32(48).into()).min(LONGEST_KATO);
@@ -254,18 +302,18 @@ impl Target {
         connect: &Connect,
         ctx: &mut Context<'_>,
     ) -> Result<Option<u16>, Outcome> {
-        if connect.cntlid != ANY {
-            return Err(Parameter::data(CNTLID).outcome());
-        }
         let Some(queue) = self.queue(id) else { return Err(Status::INTERNAL.into()) };
         let ends = queue.ends;
+        if connect.cntlid != ANY {
+            let outcome = Parameter::data(CNTLID).outcome();
+            return Err(self.deny(connect, ends.host, "static_controller", outcome));
+        }
+        let busy = Outcome::from(Status::CONNECT_BUSY);
         let of = match connect.subnqn == DISCOVERY_NQN {
-            true if self.has_most_discovery(ends.host) => {
-                let advice = "the host has its most discovery controllers; it disconnects some";
-                self.refuse(&ends, "discovery", "discovery_per_host", advice);
-                return Err(Status::CONNECT_BUSY.into());
-            }
-            true => Of::Discovery,
+            true => match self.has_most_discovery(ends.host, &connect.hostnqn) {
+                Some(reason) => return Err(self.deny(connect, ends.host, reason, busy)),
+                None => Of::Discovery,
+            },
             false => Of::Subsystem(self.admit(id, connect, ends.host)?),
         };
         if self.has_ending(of, connect) {
@@ -277,16 +325,23 @@ impl Target {
             self.held.push((id, slot));
             return Ok(None);
         }
-        let cntlid = self.free_cntlid(of).ok_or(Outcome::from(Status::CONNECT_BUSY))?;
+        let is_listed = self.lists(of, &connect.hostnqn, ends.host);
+        if is_listed && of != Of::Discovery && self.has_most_queues(&connect.hostnqn) {
+            return Err(self.deny(connect, ends.host, "queues_per_host", busy));
+        }
+        let Some(cntlid) = self.free_cntlid(of) else {
+            return Err(self.deny(connect, ends.host, "controllers", busy));
+        };
         let memory = self.memory_of(true);
         let Some(queue) = self.queue(id) else { return Err(Status::INTERNAL.into()) };
         queue.release_memory(slot);
         if !queue.allocate(connect.entries, memory, ctx.arena) {
-            return Err(Status::CONNECT_BUSY.into());
+            return Err(self.deny(connect, ends.host, "memory", busy));
         }
         queue.release(slot);
         let host = Host { nqn: connect.hostnqn.clone(), id: connect.host_id, address: ends.host };
-        let controller = Controller::new(of, cntlid, host, id, connect.kato, ctx.now);
+        let mut controller = Controller::new(of, cntlid, host, id, connect.kato, ctx.now);
+        controller.is_listed = is_listed;
         let index = self.controllers.insert(controller);
         if let Some(queue) = self.queue(id) {
             queue.role = Role::Admin { controller: index };
@@ -294,13 +349,16 @@ impl Target {
         Ok(Some(cntlid))
     }
 
-    fn has_most_discovery(&self, host: IpAddr) -> bool {
-        let host = accountable(host);
-        let of_host = self
-            .controllers
-            .iter()
-            .filter(|(_, one)| one.of == Of::Discovery && accountable(one.host.address) == host);
-        of_host.count() >= self.settings.discovery_per_host
+    /// Records a refused Connect.
+    fn deny(
+        &mut self,
+        connect: &Connect,
+        address: IpAddr,
+        reason: &'static str,
+        outcome: Outcome,
+    ) -> Outcome {
+        let names = (connect.subnqn.as_str(), connect.hostnqn.as_str());
+        self.refuse_connect(address, names, reason, outcome)
     }
 
     /// The subsystem that a host asks for, if it may use it.
@@ -392,42 +450,36 @@ impl Target {
             one.cntlid == connect.cntlid && nqn == Some(&connect.subnqn) && !one.is_ending
         };
         let found = self.controllers.iter().find(|(_, one)| of_host(one));
-        let Some((index, one)) = found else { return Err(Parameter::data(CNTLID).outcome()) };
-        if one.host.nqn != connect.hostnqn {
-            return Err(Parameter::data(HOSTNQN).outcome());
-        }
-        if one.host.id != connect.host_id {
-            return Err(Parameter::data(HOST_ID).outcome());
-        }
-        if accountable(one.host.address) != accountable(address) {
-            let names = (connect.subnqn.as_str(), connect.hostnqn.as_str());
-            let outcome = Parameter::data(CNTLID).outcome();
-            return Err(self.refuse_connect(address, names, "other_address", outcome));
-        }
-        if !one.is_ready() {
-            return Err(Status::SEQUENCE.into());
-        }
-        if one.proof.channel != channel {
-            let names = (connect.subnqn.as_str(), connect.hostnqn.as_str());
-            let outcome = Status::AUTH_REFUSED.into();
-            return Err(self.refuse_connect(address, names, "other_channel", outcome));
-        }
-        if connect.qid > self.settings.io_queues {
-            return Err(Parameter::entry(42).outcome());
+        let refused = match found {
+            None => Some(("no_such_controller", Parameter::data(CNTLID).outcome())),
+            Some((_, one)) => self.refuses_io(one, connect, address, channel),
+        };
+        let (index, is_listed) = match (found, refused) {
+            (Some((index, one)), None) => (index, one.is_listed),
+            (_, Some((reason, outcome))) => {
+                return Err(self.deny(connect, address, reason, outcome));
+            }
+            (None, None) => return Err(Status::INTERNAL.into()),
+        };
+        let busy = Outcome::from(Status::CONNECT_BUSY);
+        if is_listed && self.has_most_queues(&connect.hostnqn) {
+            return Err(self.deny(connect, address, "queues_per_host", busy));
         }
         let place = usize::from(connect.qid) - 1;
-        if let Some(old) = one.io.get(place).copied().flatten() {
+        let old = self.controllers.get(index).and_then(|one| one.io.get(place).copied().flatten());
+        if let Some(old) = old {
             // The end of an old connection is waited for, and of one whose host did not authenticate: it may be another.
             let goes = self.queue(old).is_none_or(|queue| queue.is_ending || queue.is_locked);
-            let status = if goes { Status::CONNECT_BUSY } else { Status::CONNECT_IN_USE };
-            return Err(status.into());
+            let outcome = if goes { busy } else { Status::CONNECT_IN_USE.into() };
+            return Err(self.deny(connect, address, "queue_in_use", outcome));
         }
         let memory = self.memory_of(false);
         let Some(queue) = self.queue(id) else { return Err(Status::INTERNAL.into()) };
         queue.release_memory(slot);
         if !queue.allocate(connect.entries, memory, ctx.arena) {
-            return Err(Status::CONNECT_BUSY.into());
+            return Err(self.deny(connect, address, "memory", busy));
         }
+        let Some(queue) = self.queue(id) else { return Err(Status::INTERNAL.into()) };
         queue.release(slot);
         queue.role = Role::Io { controller: index };
         let one = self.controllers.get_mut(index).ok_or(Outcome::from(Status::INTERNAL))?;
@@ -436,6 +488,33 @@ impl Target {
         }
         one.io[place] = Some(id);
         Ok(Some(connect.cntlid))
+    }
+
+    /// Why a controller does not take an I/O queue, and the answer.
+    fn refuses_io(
+        &self,
+        one: &Controller,
+        connect: &Connect,
+        address: IpAddr,
+        channel: Channel,
+    ) -> Option<(&'static str, Outcome)> {
+        if one.host.nqn != connect.hostnqn {
+            return Some(("other_host", Parameter::data(HOSTNQN).outcome()));
+        }
+        if one.host.id != connect.host_id {
+            return Some(("other_host", Parameter::data(HOST_ID).outcome()));
+        }
+        if accountable(one.host.address) != accountable(address) {
+            return Some(("other_address", Parameter::data(CNTLID).outcome()));
+        }
+        if !one.is_ready() {
+            return Some(("not_enabled", Status::SEQUENCE.into()));
+        }
+        if one.proof.channel != channel {
+            return Some(("other_channel", Status::AUTH_REFUSED.into()));
+        }
+        let is_beyond = connect.qid > self.settings.io_queues;
+        is_beyond.then(|| ("queue_id", Parameter::entry(42).outcome()))
     }
 
     fn get_property(&self, controller: usize, command: &Command) -> Outcome {

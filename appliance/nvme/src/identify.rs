@@ -109,6 +109,8 @@ impl Target {
         output.put_u8(513, 0x44);
         output.put_u32(516, MAX_NSID);
         output.put_u16(520, COMPARE | DATASET_MANAGEMENT | WRITE_ZEROES | RESERVATIONS | VERIFY);
+        // FUSES: Compare and Write, of one block (ACWU 0).
+        output.put_u16(522, 1);
         // A volatile write cache may be there; Flush of all namespaces is supported.
         output.put_u8(525, 1 | 3 << 1);
         output.put_u32(540, MAX_NSID);

@@ -108,6 +108,10 @@ impl Target {
         part: Part,
         ctx: &mut Context<'_>,
     ) -> bool {
+        if self.is_excluded((id, slot), part.volume, part.operation) {
+            self.await_volume(id, slot, part.volume);
+            return false;
+        }
         let reads = matches!(part.operation, Operation::Read);
         // A volume that lends its memory needs none: only the length counts.
         let lends = reads && part.data.is_empty();

@@ -11,10 +11,13 @@
 //! | `accept` | checks of a command before it is executed |
 //! | `rounds` | requests that continue, with a share of each round |
 //! | `ends` | ends of queues and controllers |
+//! | `places` | who may have how many queues and controllers |
 //! | `queue`, `request`, `pool` | a queue, its commands with their states, its memory |
 //! | `fabrics` | Connect and properties |
 //! | `admin`, `identify`, `features`, `log_pages`, `events` | commands of admin queues |
 //! | `io`, `parts` | commands of I/O queues, each split into requests to its volume |
+//! | `fused` | the fused operation Compare and Write |
+//! | `throttles` | commands that wait for the limits of their namespace |
 //! | `reservations` | commands, features and notices of reservations |
 //! | `subsystem`, `configure` | what is served to whom, and changes of it at run time |
 //! | `keys`, `auth`, `tls`, `sources` | secrets of hosts, DH-HMAC-CHAP, TLS, and the slowing of those that fail |
@@ -34,7 +37,7 @@
 //!
 //! # Not supported
 //!
-//! Fused commands, metadata, zones, Copy.
+//! Metadata, zones, Copy.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -52,12 +55,14 @@ mod ends;
 mod events;
 mod fabrics;
 mod features;
+mod fused;
 mod identify;
 mod io;
 mod keys;
 mod log_pages;
 mod output;
 mod parts;
+mod places;
 mod pool;
 mod queue;
 mod request;
@@ -72,6 +77,7 @@ pub mod tcp;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod throttles;
 mod tls;
 
 pub use auth::SecurityCounts;

@@ -29,6 +29,16 @@ impl Pool {
         Pool::new(Window::empty(), 1)
     }
 
+    /// Whether all of it is free.
+    pub fn is_unused(&self) -> bool {
+        self.free.iter().map(|word| word.count_ones() as usize).sum::<usize>() == self.units
+    }
+
+    /// Bytes of a unit.
+    pub fn unit(&self) -> usize {
+        self.unit
+    }
+
     fn is_free(&self, n: usize) -> bool {
         self.free.get(n / 64).is_some_and(|word| word & 1 << (n % 64) != 0)
     }

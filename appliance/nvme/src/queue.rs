@@ -2,6 +2,7 @@
 
 use crate::auth::Auth;
 use crate::command::{Command, Outcome, io};
+use crate::fused::Before;
 use crate::pool::Pool;
 use crate::request::{Memory, Request, State};
 use crate::tls::Proven;
@@ -112,6 +113,11 @@ pub struct Queue {
     pub small: Pool,
     pub large: Pool,
     memory: Window,
+    /// Further memory for data in capsules, while commands wait for limits.
+    extra: Pool,
+    extra_memory: Window,
+    /// Commands that wait for the limits of their namespaces.
+    pub throttled: u16,
     /// Requests that wait for memory, in order of arrival.
     pub waiting: VecDeque<u16>,
     pub actions: VecDeque<Action>,
@@ -130,6 +136,8 @@ pub struct Queue {
     pub is_stalled: bool,
     /// Commands other than those of authentication are refused.
     pub is_locked: bool,
+    /// The command before, if it was the first of a fused operation.
+    pub before: Before,
     /// Its authentication, if one is demanded or possible.
     pub auth: Option<Box<Auth>>,
     /// The names that the host has proven by TLS.
@@ -171,6 +179,9 @@ impl Queue {
             small: Pool::empty(),
             large: Pool::empty(),
             memory: Window::empty(),
+            extra: Pool::empty(),
+            extra_memory: Window::empty(),
+            throttled: 0,
             waiting: VecDeque::new(),
             actions: VecDeque::new(),
             in_volumes: 0,
@@ -181,6 +192,7 @@ impl Queue {
             is_listed: false,
             is_stalled: false,
             is_locked: false,
+            before: Before::Other,
             auth: None,
             tls: None,
             awaits_turn: false,
@@ -225,6 +237,53 @@ impl Queue {
         }
     }
 
+    /// Bytes of further memory that the queue gets: a place for each entry.
+    pub fn extra_bytes(&self) -> usize {
+        usize::from(self.size) * self.small.unit()
+    }
+
+    /// Adds further memory for data in capsules. False if it has some, or there is none.
+    pub fn add_extra(&mut self, arena: &mut Arena) -> bool {
+        if !self.extra_memory.is_empty() {
+            return false;
+        }
+        let Some(window) = arena.alloc(self.extra_bytes(), UNIT) else { return false };
+        window.fill(0);
+        self.extra_memory = window;
+        self.extra = Pool::new(window, self.small.unit());
+        true
+    }
+
+    /// Frees further memory, if no command uses it. Returns its bytes.
+    pub fn free_extra(&mut self, arena: &mut Arena) -> usize {
+        if self.extra_memory.is_empty() || !self.extra.is_unused() {
+            return 0;
+        }
+        self.extra = Pool::empty();
+        let memory = core::mem::replace(&mut self.extra_memory, Window::empty());
+        let bytes = memory.len();
+        arena.free(memory);
+        bytes
+    }
+
+    /// Takes memory for data in a capsule.
+    pub fn take_capsule(
+        &mut self,
+        command: &Command,
+        bytes: usize,
+    ) -> Option<(Window, Option<Window>, Memory)> {
+        [Memory::Small, Memory::Extra].into_iter().find_map(|origin| {
+            let (window, other) = self.take_memory(origin, command, bytes)?;
+            Some((window, other, origin))
+        })
+    }
+
+    /// Gives back memory of a command that got no slot.
+    pub fn give_back(&mut self, (window, other, origin): (Window, Option<Window>, Memory)) {
+        let pool = self.pool(origin);
+        [Some(window), other].into_iter().flatten().for_each(|it| pool.give(it));
+    }
+
     /// Whether the host has not proven yet that it may use the queue: no Connect has succeeded, or no authentication.
     pub fn is_fresh(&self) -> bool {
         (self.role == Role::Fresh || self.is_locked) && !self.is_ending
@@ -259,6 +318,7 @@ impl Queue {
     fn pool(&mut self, origin: Memory) -> &mut Pool {
         match origin {
             Memory::Small => &mut self.small,
+            Memory::Extra => &mut self.extra,
             Memory::Large => &mut self.large,
         }
     }

@@ -3,8 +3,10 @@
 //! | state | the request waits for | then |
 //! |---|---|---|
 //! | `Arriving` | its data, which is in the capsule | it is executed |
+//! | `Throttled` | the limits of its namespace | `AwaitingMemory`, `Fetching`, or it is executed |
 //! | `AwaitingMemory` | memory for its data | `Fetching`, or it is executed |
 //! | `Fetching` | its data, which the transport moves | it is executed |
+//! | `AwaitingPartner` | the other command of a fused operation, or its volume without other writes | it is executed |
 //! | `AwaitingVolume` | room in its volume | it is executed |
 //! | `Executing` | its volume | it is executed further, or completed |
 //! | `Yielding` | the next round, because it has used its share of this one | it is executed further |
@@ -17,6 +19,8 @@
 //! | `Held` | the end of an older controller of the same host (Connect) | it is executed |
 
 use crate::command::Command;
+use crate::fused::Fuse;
+use crate::status::Status;
 use alloc::sync::Arc;
 use drivers::hal::Window;
 use storage::volume::{Hold, VolumeId};
@@ -26,8 +30,10 @@ use storage::volume::{Hold, VolumeId};
 pub enum State {
     Free,
     Arriving,
+    Throttled,
     AwaitingMemory,
     Fetching,
+    AwaitingPartner,
     AwaitingVolume,
     Executing,
     Yielding,
@@ -43,11 +49,13 @@ pub enum State {
 impl State {
     /// All states.
     #[cfg(test)]
-    pub const ALL: [State; 14] = [
+    pub const ALL: [State; 16] = [
         State::Free,
         State::Arriving,
+        State::Throttled,
         State::AwaitingMemory,
         State::Fetching,
+        State::AwaitingPartner,
         State::AwaitingVolume,
         State::Executing,
         State::Yielding,
@@ -68,7 +76,11 @@ impl State {
             (Free, Arriving | AwaitingMemory | Fetching | Parked) => true,
             // A command without data, or with memory at once.
             (Free, AwaitingVolume | Executing | Yielding | Sending) => true,
-            (AwaitingMemory, Fetching) => true,
+            (Free | Arriving, Throttled) => true,
+            (Throttled, AwaitingMemory) => true,
+            (AwaitingMemory | Throttled, Fetching) => true,
+            (Free | Arriving | Throttled | Fetching, AwaitingPartner) => true,
+            (AwaitingPartner, AwaitingVolume | Executing | Yielding) => true,
             (Free | AwaitingMemory, Computing) | (Computing, Sending) => true,
             (Arriving | Fetching, Held) => true,
             (
@@ -77,7 +89,8 @@ impl State {
             ) => true,
             (Persisting, AwaitingAborts) => true,
             (
-                Arriving | AwaitingMemory | Fetching | AwaitingVolume | Executing | Yielding,
+                Arriving | Throttled | AwaitingMemory | Fetching | AwaitingVolume | Executing
+                | Yielding,
                 AwaitingVolume | Executing | Yielding | Sending,
             ) => true,
             _ => false,
@@ -90,6 +103,8 @@ impl State {
 pub enum Memory {
     /// The pool for data in capsules.
     Small,
+    /// Further places for data in capsules, while commands wait for limits.
+    Extra,
     /// The pool for all other data.
     Large,
 }
@@ -117,6 +132,13 @@ pub struct Request {
     pub volume: Option<VolumeId>,
     /// Another host has preempted its host: it is not executed further.
     pub is_preempted: bool,
+    /// Its part in a fused operation, and the slot of the other command.
+    pub fuse: Fuse,
+    pub partner: Option<u16>,
+    /// Status with which it fails, because of the other command.
+    pub doom: Option<Status>,
+    /// The volume is reserved for its fused operation.
+    pub runs: bool,
 }
 
 impl Default for Request {
@@ -133,6 +155,10 @@ impl Default for Request {
             hold: None,
             volume: None,
             is_preempted: false,
+            fuse: Fuse::None,
+            partner: None,
+            doom: None,
+            runs: false,
         }
     }
 }

@@ -22,7 +22,10 @@ impl Target {
     /// A request waits for its volume.
     pub(crate) fn await_volume(&mut self, id: QueueId, slot: u16, volume: VolumeId) {
         let Some(queue) = self.queue(id) else { return };
-        queue.request_mut(slot).enter(State::AwaitingVolume);
+        let request = queue.request_mut(slot);
+        request.enter(State::AwaitingVolume);
+        // Others wait for the end of its fused operation.
+        let is_first = request.runs;
         let Some(place) = self.busy.iter().position(|(of, _)| *of == volume) else {
             return self.busy.push((volume, VecDeque::from([(id, slot)])));
         };
@@ -30,7 +33,10 @@ impl Target {
         if list.len() >= MANY && list.len().is_power_of_two() {
             list.retain(|&(id, slot)| self.is_in(id, slot, State::AwaitingVolume));
         }
-        list.push_back((id, slot));
+        match is_first {
+            true => list.push_front((id, slot)),
+            false => list.push_back((id, slot)),
+        }
         self.busy[place].1 = list;
     }
 
@@ -45,6 +51,7 @@ impl Target {
     pub fn poll(&mut self, ctx: &mut Context<'_>) -> usize {
         self.worked = 0;
         let mut done = self.poll_yielding(ctx) + self.poll_reservations(ctx);
+        done += self.poll_throttles(ctx);
         done += self.poll_security(ctx.now);
         let mut from = VolumeId(0);
         while let Some((volume, completion)) = ctx.volumes.poll(User::NVME, from) {
@@ -53,13 +60,14 @@ impl Target {
             let (id, slot) = QueueId::of_word(completion.tag.word);
             self.volume_completed(id, slot, completion.result, ctx);
         }
+        done += self.poll_fused(ctx);
         if done > 0 || self.retry_at.is_some_and(|at| at <= ctx.now) {
             done += self.retry_busy(ctx);
         }
         if self.check_at.is_some_and(|at| at <= ctx.now) {
             self.check(ctx);
         }
-        let waits = self.busy.iter().any(|(_, list)| !list.is_empty());
+        let waits = self.busy.iter().any(|(_, list)| !list.is_empty()) || self.has_idle_pairs();
         self.retry_at = waits.then(|| ctx.now + RETRY_INTERVAL);
         done
     }
@@ -93,6 +101,9 @@ impl Target {
                 }
                 self.execute(id, slot, ctx);
                 let Some((_, list)) = self.busy.get_mut(at) else { break };
+                if list.front() == Some(&(id, slot)) {
+                    break;
+                }
                 if list.back() == Some(&(id, slot)) && self.is_in(id, slot, State::AwaitingVolume) {
                     // It was refused again, and stays the first.
                     if let Some((_, list)) = self.busy.get_mut(at)
@@ -118,6 +129,8 @@ impl Target {
     ) {
         let Some(queue) = self.queue(id) else { return };
         queue.in_volumes -= 1;
+        self.note_ended_write(id, slot);
+        let Some(queue) = self.queue(id) else { return };
         let is_preempted = queue.request_mut(slot).is_preempted;
         if queue.is_closed {
             queue.release(slot);

@@ -20,8 +20,14 @@ impl Status {
     pub const INTERNAL: Status = Status(0x06);
     /// The volume has its most registrants.
     pub const FULL: Status = Status(0x06 | DNR);
+    /// The host has aborted the command.
+    pub const ABORTED: Status = Status(0x07 | DNR);
     /// The command's controller is being reset or shut down.
     pub const ABORTED_QUEUE: Status = Status(0x08);
+    /// The other command of the fused operation has failed.
+    pub const FAILED_FUSED: Status = Status(0x09 | DNR);
+    /// The other command of the fused operation is missing.
+    pub const MISSING_FUSED: Status = Status(0x0a | DNR);
     /// The namespace does not exist.
     pub const INVALID_NAMESPACE: Status = Status(0x0b | DNR);
     /// The command is not valid in the controller's state.
@@ -30,6 +36,8 @@ impl Status {
     pub const SGL_LENGTH: Status = Status(0x0f | DNR);
     /// The type of the SGL is not supported.
     pub const SGL_TYPE: Status = Status(0x11 | DNR);
+    /// A fused operation on more than one block.
+    pub const ATOMIC_UNIT: Status = Status(0x14 | DNR);
     /// The host has no identifier, and so cannot be a registrant.
     pub const OPERATION_DENIED: Status = Status(0x15 | DNR);
     /// The SGL's offset into the capsule is invalid.

@@ -5,9 +5,11 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::{Features, Geometry};
 use net::hosts::Hosts;
 use sha2::{Digest, Sha256};
+use storage::limits::{Limiter, Limits};
 use storage::volume::{Hold, VolumeId};
 
 /// Longest NQN in bytes.
@@ -65,6 +67,16 @@ pub struct NamespaceConfig {
     pub read_only: bool,
     /// Bytes of a block, by default that of the volume.
     pub block_size: Option<u32>,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+impl NamespaceConfig {
+    /// Whether hosts see the same: all but the limits.
+    pub(crate) fn is_same(&self, other: &NamespaceConfig) -> bool {
+        let limits = other.limits;
+        NamespaceConfig { limits, ..self.clone() } == *other
+    }
 }
 
 /// Configuration of a subsystem.
@@ -91,6 +103,16 @@ pub struct SubsystemConfig {
 }
 
 impl SubsystemConfig {
+    /// Whether hosts see the same: all but limits.
+    pub(crate) fn is_same(&self, other: &SubsystemConfig) -> bool {
+        let plain = |config: &SubsystemConfig| {
+            let mut plain = config.clone();
+            plain.namespaces.iter_mut().for_each(|one| one.limits = Limits::default());
+            plain
+        };
+        plain(self) == plain(other)
+    }
+
     /// The serial number.
     pub fn serial(&self) -> String {
         self.serial.clone().unwrap_or_else(|| {
@@ -184,6 +206,9 @@ pub struct Namespace {
     pub uuid: [u8; 16],
     pub backing: Result<Backing, Absent>,
     pub counters: Counters,
+    /// Its limits in force, and the place of the commands that wait for them.
+    pub limiter: Arc<Limiter>,
+    pub throttle: Option<usize>,
 }
 
 impl Namespace {
@@ -227,6 +252,8 @@ pub struct NamespaceView {
     pub errors: u64,
     /// Those of them that a reservation excluded.
     pub conflicts: u64,
+    /// Commands that had to wait for limits, and the time in which any did.
+    pub delays: (u64, Duration),
     /// Type of the reservation, if there is one, and number of registered hosts.
     pub reservation: (Option<&'static str>, usize),
 }

@@ -4,17 +4,17 @@ use crate::accept::{Wrong, check_authentication, check_data, check_opcode};
 use crate::auth::Security;
 use crate::command::{Command, Outcome, io};
 use crate::controller::{Controller, Of};
-use crate::queue::{ADMIN_IN_CAPSULE, Action, COMPARED, Ends, Queue, QueueId, QueueMemory, Role};
+use crate::fused::{Before, Fuse, FusedPairs};
+use crate::queue::{ADMIN_IN_CAPSULE, Action, COMPARED, Queue, QueueId, QueueMemory, Role};
 use crate::request::{Memory, State};
 use crate::reservations::Reserving;
 use crate::status::Status;
 use crate::subsystem::Subsystem;
+use crate::throttles::Throttles;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::IpAddr;
 use drivers::hal::{Arena, Instant, Window};
-use net::hosts::accountable;
-use net::refusal::{Refusal, Refusals};
+use net::refusal::Refusals;
 use slab::Slab;
 use storage::volume::{VolumeId, Volumes};
 
@@ -26,11 +26,11 @@ const ZEROES: usize = 64 << 10;
 pub struct Settings {
     /// Most queues.
     pub queues: usize,
-    /// Most queues of a host.
+    /// Most queues of a host. Hosts whose NQN a subsystem lists are told apart by it, all others by their address.
     pub queues_per_host: usize,
     /// Most queues of a host whose Connect has not succeeded yet.
     pub fresh_per_host: usize,
-    /// Most discovery controllers of a host: they are open to all.
+    /// Most discovery controllers of a host, told apart as for `queues_per_host`: they are open to all.
     pub discovery_per_host: usize,
     /// Most I/O queues of a controller.
     pub io_queues: u16,
@@ -40,7 +40,7 @@ pub struct Settings {
     pub transfer: u8,
     /// Most bytes of data in a capsule of an I/O queue, a multiple of 16.
     pub in_capsule: u32,
-    /// Places for data in capsules of an I/O queue, at least 2: a Compare takes two.
+    /// Places for data in capsules of an I/O queue, at least 3: a fused Compare takes two, and its Write one.
     pub capsules: usize,
     /// Bytes of memory for all other data of an I/O queue, at least the largest transfer and the 16 KiB with which
     /// Compare compares it.
@@ -86,7 +86,7 @@ impl Settings {
         // Fabrics commands of an I/O queue have their data in the capsule, too.
         let capsule = self.in_capsule.max(ADMIN_IN_CAPSULE) as usize;
         let least = self.max_transfer() as usize + COMPARED;
-        let (capsules, data) = (self.capsules.max(2), self.memory.max(least));
+        let (capsules, data) = (self.capsules.max(3), self.memory.max(least));
         match is_crowded {
             false => QueueMemory { capsules, capsule, data },
             true => QueueMemory { capsules: capsules.min(4), capsule, data: least },
@@ -133,7 +133,7 @@ pub struct Target {
     pub(crate) subsystems: Slab<Subsystem>,
     pub(crate) controllers: Slab<Controller>,
     pub(crate) queues: Slab<Queue>,
-    generation: u32,
+    pub(crate) generation: u32,
     /// Queues with actions that the transport has not taken.
     listed: VecDeque<QueueId>,
     /// By volume: requests that it refused as busy, in order of arrival.
@@ -161,6 +161,10 @@ pub struct Target {
     /// Revision of the volumes when namespaces were looked up last.
     pub(crate) volumes_revision: u64,
     pub(crate) refusals: Refusals,
+    /// Fused operations.
+    pub(crate) fused: FusedPairs,
+    /// Limits of namespaces.
+    pub(crate) throttles: Throttles,
     /// Authentication and TLS.
     pub(crate) security: Security,
 }
@@ -192,6 +196,8 @@ impl Target {
             discovery_generation: 1,
             volumes_revision: u64::MAX,
             refusals: Refusals::default(),
+            fused: FusedPairs::default(),
+            throttles: Throttles::default(),
             security: Security::default(),
         })
     }
@@ -209,67 +215,6 @@ impl Target {
     /// Number of queues, also of those whose connection has ended.
     pub fn queues(&self) -> usize {
         self.queues.len()
-    }
-
-    /// Opens a queue for a new connection. None if the host has too many, or there is no memory.
-    pub fn open_queue(&mut self, ends: Ends, ctx: &mut Context<'_>) -> Option<QueueId> {
-        let host = accountable(ends.host);
-        let is_full = self.queues.len() >= self.settings.queues && !self.make_place(ctx.now);
-        let of_host = || self.queues.iter().filter(|(_, one)| accountable(one.ends.host) == host);
-        let reason = if is_full {
-            Some(("queues", "the target has its most queues"))
-        } else if of_host().filter(|(_, one)| one.is_fresh()).count()
-            >= self.settings.fresh_per_host
-        {
-            let advice = "the host has its most connections without a Connect";
-            Some(("fresh_per_host", advice))
-        } else if of_host().count() >= self.settings.queues_per_host {
-            Some(("queues_per_host", "the host has its most queues"))
-        } else {
-            None
-        };
-        if let Some((reason, advice)) = reason {
-            self.refuse(&ends, "queue", reason, advice);
-            return None;
-        }
-        self.generation = self.generation.wrapping_add(1);
-        let index = self.queues.vacant_key() as u16;
-        let id = QueueId { index, generation: self.generation };
-        let Some(queue) = Queue::new(id, ends, ctx.arena, ctx.now) else {
-            self.refuse(&ends, "queue", "memory", "there is no memory for another queue");
-            return None;
-        };
-        self.queues.insert(queue);
-        self.check_soon(ctx.now);
-        Some(id)
-    }
-
-    pub(crate) fn refuse(
-        &mut self,
-        ends: &Ends,
-        asked: &str,
-        reason: &'static str,
-        advice: &'static str,
-    ) {
-        let who = Some(ends.host);
-        self.refusals.push(Refusal {
-            who,
-            what: "nvme",
-            asked: asked.into(),
-            reason,
-            advice: advice.into(),
-        });
-    }
-
-    /// Records a connection for which there was no place.
-    pub fn refuse_connection(&mut self, host: IpAddr, port: u16) {
-        self.refusals.push(Refusal {
-            who: Some(host),
-            what: "nvme",
-            asked: alloc::format!("a connection to port {port}"),
-            reason: "connections",
-            advice: "the interface has its most connections to this port".into(),
-        });
     }
 
     pub(crate) fn queue(&mut self, id: QueueId) -> Option<&mut Queue> {
@@ -349,8 +294,14 @@ impl Target {
             Ok(()) if queue.is_locked => Some(Status::AUTH_REQUIRED),
             Ok(()) => check_opcode(&command, queue.role),
         };
+        let before = queue.before;
+        let fuse = match (before, command.is_fused()) {
+            (Before::Other, false) => refused.map_or(Ok(Fuse::None), Err),
+            _ => self.check_fuse(id, &command, refused),
+        };
+        let Some(queue) = self.queue(id) else { return Placement::Fatal };
         let length = command.u32(32);
-        if let Some(status) = refused {
+        if let Err(status) = fuse {
             // The command takes no slot, so a host with a full queue gets its answer, too.
             queue.advance_head();
             queue.complete(command.cid(), status.into());
@@ -359,29 +310,52 @@ impl Target {
         }
         let place = match in_capsule {
             0 => None,
-            bytes => match queue.take_memory(Memory::Small, &command, bytes as usize) {
+            bytes => match self.take_capsule(id, &command, bytes as usize, ctx.arena) {
                 Some(taken) => Some(taken),
                 None => {
-                    queue.is_stalled = true;
+                    self.restore_fuse(id, fuse, before);
                     return Placement::Wait;
                 }
             },
         };
+        let Some(queue) = self.queue(id) else { return Placement::Fatal };
         let Some(slot) = queue.take_slot(command, length) else {
-            if let Some((window, other)) = place {
-                [Some(window), other].into_iter().flatten().for_each(|it| queue.small.give(it));
+            if let Some(taken) = place {
+                queue.give_back(taken);
             }
             return Placement::Fatal;
         };
         queue.advance_head();
-        if let Some((window, other)) = place {
+        if let Ok(part @ (Fuse::First | Fuse::Second)) = fuse {
+            queue.note_fuse(slot, part, before);
+        }
+        if let Some((window, other, origin)) = place {
             let request = queue.request_mut(slot);
-            (request.data, request.other) = (Some((window, Memory::Small)), other);
+            (request.data, request.other) = (Some((window, origin)), other);
             request.enter(State::Arriving);
             return Placement::Into { slot, window };
         }
         self.begin(id, slot, ctx);
         Placement::None
+    }
+
+    /// Takes memory for data in a capsule. None: the queue is listed when there is some.
+    fn take_capsule(
+        &mut self,
+        id: QueueId,
+        command: &Command,
+        bytes: usize,
+        arena: &mut Arena,
+    ) -> Option<(Window, Option<Window>, Memory)> {
+        let taken = self.queue(id)?.take_capsule(command, bytes);
+        if taken.is_some() {
+            return taken;
+        }
+        if self.add_capsules(id, arena) {
+            return self.queue(id)?.take_capsule(command, bytes);
+        }
+        self.queue(id)?.is_stalled = true;
+        None
     }
 
     /// All data of a request has arrived. `intact`: its digests were right.
@@ -393,6 +367,10 @@ impl Target {
         }
         if !intact {
             self.finish(id, slot, Status::TRANSIENT_TRANSPORT.into());
+            return;
+        }
+        let is_new = self.is_in(id, slot, State::Arriving);
+        if is_new && self.delays(id, slot, ctx.now) {
             return;
         }
         self.execute(id, slot, ctx);
@@ -407,8 +385,15 @@ impl Target {
         }
     }
 
-    /// Gets memory for a request's data, and executes or fetches.
+    /// Begins a request without data in its capsule, if the limits of its namespace allow.
     fn begin(&mut self, id: QueueId, slot: u16, ctx: &mut Context<'_>) {
+        if !self.delays(id, slot, ctx.now) {
+            self.begin_admitted(id, slot, ctx);
+        }
+    }
+
+    /// Gets memory for a request's data, and executes or fetches.
+    pub(crate) fn begin_admitted(&mut self, id: QueueId, slot: u16, ctx: &mut Context<'_>) {
         let lends = self.lends(id, slot, ctx.volumes);
         let Some(queue) = self.queue(id) else { return };
         let waits = !queue.waiting.is_empty();
@@ -479,6 +464,11 @@ impl Target {
             // The host may be back over another connection: nothing of the old one follows.
             return self.finish(id, slot, Status::ABORTED_QUEUE.into());
         }
+        let is_fused = queue.request_mut(slot).fuse != Fuse::None;
+        if is_fused && !self.may_execute_fused(id, slot, ctx) {
+            return;
+        }
+        let Some(queue) = self.queue(id) else { return };
         match queue.role {
             _ if command.is_fabrics() => self.execute_fabrics(id, slot, &command, ctx),
             Role::Fresh => self.finish(id, slot, Status::SEQUENCE.into()),
@@ -490,8 +480,13 @@ impl Target {
     /// Completes a request without data.
     pub(crate) fn finish(&mut self, id: QueueId, slot: u16, outcome: Outcome) {
         let Some(queue) = self.queue(id) else { return };
+        let request = queue.request_mut(slot);
+        let fused = (request.fuse, request.partner);
         queue.finish(slot, outcome);
         self.list(id);
+        if fused.0 != Fuse::None {
+            self.fused_ended((id, slot), fused, outcome.status);
+        }
         // The caller has no volumes at hand here; waiting requests continue in `poll`.
         if let Some(queue) = self.queue(id)
             && (!queue.waiting.is_empty() || queue.is_stalled)
@@ -526,7 +521,7 @@ impl Target {
         let has_work =
             !self.yielding.is_empty() || self.reserving.is_due() || self.security.has_work();
         let now = has_work.then_some(Instant::ZERO);
-        Instant::first([self.check_at, self.retry_at, now])
+        Instant::first([self.check_at, self.retry_at, self.throttles.due, now])
     }
 
     /// Memory of an I/O queue, or of an admin queue.

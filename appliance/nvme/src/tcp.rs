@@ -204,6 +204,7 @@ impl TcpQueue {
                     self.act(target);
                 }
                 Some(Event::Over) => {
+                    target.refuse_pdu(self.id, self.connection.cause());
                     target.end_queue(self.id);
                     self.act(target);
                     break;
@@ -221,6 +222,7 @@ impl TcpQueue {
             Placement::Wait => self.stalled = Some((sqe, data)),
             Placement::Fatal => {
                 self.connection.fail(Fatal::SEQUENCE);
+                target.refuse_pdu(self.id, self.connection.cause());
                 target.end_queue(self.id);
             }
         }

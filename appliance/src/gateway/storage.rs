@@ -325,7 +325,9 @@ impl Storage {
         let volume = volume.ok_or_else(|| format!("there is no volume {wanted}"))?;
         let allow = export.sessions.iter().map(name).collect::<Result<_, _>>()?;
         let hosts = Hosts::new(export.hosts.clone());
-        Ok(Export { name: name(&export.name)?, volume, read_only: export.read_only, allow, hosts })
+        let (name, read_only, limiter) =
+            (name(&export.name)?, export.read_only, Default::default());
+        Ok(Export { name, volume, read_only, allow, hosts, limiter })
     }
 }
 

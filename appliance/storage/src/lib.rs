@@ -31,6 +31,11 @@
 //! | `volume::mirror` | two volumes with the same contents |
 //! | `volume::channel`, `volume::catalog`, `volume::share` | volumes of the first loop for loops of other cores |
 //!
+//! # Limits
+//!
+//! [`limits`] bound requests and bytes in a second, of an export or of an NVMe namespace. Requests that have to wait
+//! keep the memory that their client gave them (RNBD: the chunk), or have none yet (NVMe).
+//!
 //! # Mirrors
 //!
 //! A mirror keeps its records in the first 32 KiB of both members: regions that may differ, marked before they are
@@ -78,6 +83,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod limits;
 pub mod rnbd;
 pub mod volume;
 

@@ -251,6 +251,7 @@ impl World {
             read_only: false,
             allow: Vec::new(),
             hosts: Default::default(),
+            limiter: Default::default(),
         };
         storage.add_export(export, &volumes).map_err(|error| anyhow!("{error:?}"))?;
         let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;

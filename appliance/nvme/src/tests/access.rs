@@ -20,8 +20,8 @@ fn only_listed_hosts_are_admitted_and_each_refusal_has_its_reason() {
     let reason = |text: &str| vec![text.to_string()];
     assert_eq!(refused(&mut lab, SUBSYSTEM, OTHER), (at(512), reason("host_not_admitted")));
     assert_eq!(refused(&mut lab, "nqn.2026-01.x:y", HOST), (at(256), reason("no_such_subsystem")));
-    assert_eq!(refused(&mut lab, "iqn.2026", HOST), (at(256), vec![]));
-    assert_eq!(refused(&mut lab, SUBSYSTEM, "host"), (at(512), vec![]));
+    assert_eq!(refused(&mut lab, "iqn.2026", HOST), (at(256), reason("invalid_nqn")));
+    assert_eq!(refused(&mut lab, SUBSYSTEM, "host"), (at(512), reason("invalid_nqn")));
     let mut config = subsystem(vec![namespace(1, "ram0")]);
     config.networks = net::hosts::Hosts::new(vec!["10.9.0.0/16".parse().unwrap()]);
     lab.target.configure(vec![config.clone()], &lab.volumes);
@@ -192,4 +192,105 @@ fn discovery_controllers_of_a_host_are_limited() {
     assert_eq!(lab.refusals(), ["discovery_per_host"]);
     lab.from = Ipv4Addr::new(10, 0, 0, 3).into();
     assert!(lab.admin_of(DISCOVERY_NQN, HOST, 1).is_ok());
+}
+
+fn v6(network: u16, host: u16) -> IpAddr {
+    core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, host).into()
+}
+
+/// All hosts of a storage network are in one /64.
+#[test]
+fn hosts_with_listed_names_have_their_own_share_of_places() {
+    let mut lab = Lab::bare(Settings { queues_per_host: 3, ..Settings::default() });
+    lab.add_ram("ram0", 1 << 20);
+    let mut config = subsystem(vec![namespace(1, "ram0")]);
+    config.hosts = HostList::Listed(vec![HOST.to_string(), OTHER.to_string()]);
+    lab.target.configure(vec![config.clone()], &lab.volumes);
+    for (n, host) in [(1, HOST), (2, OTHER)] {
+        lab.from = v6(1, n);
+        let (_, cntlid) = lab.admin_of(SUBSYSTEM, host, n as u8).unwrap();
+        let io = |lab: &mut Lab, qid: u16| {
+            let link = lab.dial().unwrap();
+            let data = connect_data(n as u8, cntlid, SUBSYSTEM, host);
+            lab.connect(link, Sqe::connect(qid, 128, 0, false), &data).status
+        };
+        assert_eq!((io(&mut lab, 1), io(&mut lab, 2)), (0, 0), "{host}");
+        // Another address of the /64 is no way to more.
+        lab.from = v6(1, n + 100);
+        assert_eq!(io(&mut lab, 3), 0x181);
+        assert_eq!(lab.admin_of(SUBSYSTEM, host, 9).unwrap_err().status, 0x181);
+        assert_eq!(lab.refusals(), ["queues_per_host", "queues_per_host"]);
+    }
+    // An invented name belongs to its address.
+    config.hosts = HostList::All;
+    config.nqn += "2";
+    lab.target.configure(vec![config.clone()], &lab.volumes);
+    let invented = |n: u16| alloc::format!("nqn.2026-01.x:{n}");
+    for n in 0..3 {
+        lab.from = v6(2, n);
+        assert!(lab.admin_of(&config.nqn, &invented(n), 1).is_ok());
+    }
+    assert!(lab.dial().is_none());
+    assert_eq!(lab.refusals(), ["queues_per_host"]);
+}
+
+#[test]
+fn discovery_of_a_listed_host_is_not_taken_by_others_and_does_not_take_all() {
+    let mut lab = Lab::bare(Settings { queues: 80, ..Settings::default() });
+    lab.add_ram("ram0", 1 << 20);
+    lab.configure(vec![namespace(1, "ram0")]);
+    // A station claims the name, and others of its /64 do not list: they share.
+    lab.from = v6(1, 66);
+    for n in 0..16 {
+        assert!(lab.admin_of(DISCOVERY_NQN, HOST, n).is_ok());
+    }
+    assert!(lab.admin_of(DISCOVERY_NQN, HOST, 16).is_err());
+    lab.from = v6(1, 2);
+    assert!(lab.admin_of(DISCOVERY_NQN, HOST, 1).is_ok());
+    assert_eq!(lab.refusals(), ["discovery_per_host"]);
+    // A quarter of 80 places.
+    for n in 3..6 {
+        lab.from = v6(1, n);
+        assert!(lab.admin_of(DISCOVERY_NQN, HOST, 1).is_ok());
+    }
+    lab.from = v6(1, 7);
+    assert_eq!(lab.admin_of(DISCOVERY_NQN, HOST, 1).unwrap_err().status, 0x181);
+    assert_eq!(lab.refusals(), ["discovery"]);
+    assert!(lab.admin_of(SUBSYSTEM, HOST, 1).is_ok());
+}
+
+#[test]
+fn refused_connects_say_who_asked_for_what_and_what_to_do() {
+    let mut lab = Lab::new();
+    let (_, cntlid) = lab.admin();
+    let good = Sqe::connect(1, 128, 0, false);
+    let data = |id, cntlid, host| connect_data(id, cntlid, SUBSYSTEM, host);
+    let mut unnamed = data(7, cntlid, HOST);
+    unnamed[512] = b'\n';
+    for (sqe, data, reason) in [
+        (good.with(44, &[0xff, 0xff]), data(7, cntlid, HOST), "queue_size"),
+        (good.with(40, &[1]), data(7, cntlid, HOST), "connect_data"),
+        (good, unnamed, "invalid_nqn"),
+        (good, data(7, cntlid + 1, HOST), "no_such_controller"),
+        (good, data(8, cntlid, HOST), "other_host"),
+        (Sqe::connect(17, 128, 0, false), data(7, cntlid, HOST), "queue_id"),
+        (Sqe::connect(0, 32, 0, false), data(7, 5, HOST), "static_controller"),
+    ] {
+        let link = lab.dial().unwrap();
+        let status = lab.connect(link, sqe, &data).status;
+        let refusal = lab.target.refusals().pop().expect(reason);
+        assert_eq!((refusal.reason, refusal.who), (reason, Some(lab.from)));
+        let host = if reason == "invalid_nqn" { &HOST[1..] } else { HOST };
+        let asked = refusal.asked;
+        assert!(asked.contains(SUBSYSTEM) && asked.contains(&host[..50]), "{asked}");
+        assert!(asked.bytes().all(|byte| byte >= b' '));
+        let answer = alloc::format!("{:#x}", status & 0x7ff);
+        assert!(refusal.advice.contains(&answer), "{}", refusal.advice);
+        let default = crate::remedy("networks");
+        assert_ne!(crate::remedy(reason), default, "{reason} has a remedy of its own");
+    }
+    let link = lab.dial().unwrap();
+    lab.links[link].host.unsent.extend_from_slice(&[0xff; 128]);
+    lab.run();
+    assert_eq!(lab.refusals(), ["invalid_pdu"]);
 }

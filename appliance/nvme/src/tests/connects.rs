@@ -52,7 +52,7 @@ fn sizes_and_formats_of_a_connect_are_checked() {
         name[..fill].fill(b'x');
         name[..4].copy_from_slice(b"nqn.");
         long[512..768].copy_from_slice(&name);
-        let expected = if is_valid { "host_not_admitted" } else { "" };
+        let expected = if is_valid { "host_not_admitted" } else { "invalid_nqn" };
         assert_eq!(lab.connect(link, good, &long).status, 0x4182);
         assert_eq!(lab.refusals().concat(), expected, "{fill}");
     }

@@ -6,7 +6,9 @@ mod blocks;
 mod changes;
 mod connects;
 mod ends;
+mod fused;
 mod hostile;
+mod limits;
 mod logs;
 mod reservations;
 mod stock;
@@ -119,6 +121,7 @@ pub fn namespace(nsid: u32, volume: &str) -> NamespaceConfig {
         ana_group: 1,
         read_only: false,
         block_size: None,
+        limits: Default::default(),
     }
 }
 

@@ -197,6 +197,7 @@ impl Subsystem {
             ana_group: one.ana_group,
             read_only: one.read_only,
             block_size: one.block_size,
+            limits: Default::default(),
         };
         SubsystemConfig {
             nqn: self.nqn.to_string(),

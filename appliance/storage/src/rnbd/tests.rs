@@ -309,8 +309,14 @@ fn open_that_the_server_refuses_is_retried() {
     assert_eq!(other.geometry().sectors, 0);
     pair.pass(5);
     let volume = pair.world.volumes.add(name, ram()).unwrap();
-    let export =
-        Export { name, volume, read_only: true, allow: Vec::new(), hosts: Default::default() };
+    let export = Export {
+        name,
+        volume,
+        read_only: true,
+        allow: Vec::new(),
+        hosts: Default::default(),
+        limiter: Default::default(),
+    };
     pair.world.server.add_export(export, &pair.world.volumes).unwrap();
     pair.pass(2);
     assert_eq!(pair.host.notices.last(), Some(&Notice::DeviceOpen { device: name, sectors: 2048 }));

@@ -127,8 +127,8 @@ impl<W: Wire> World<W> {
         let mut volumes = Volumes::new();
         let name = Name::new("ram0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
-        let export =
-            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
+        let (allow, hosts, limiter) = (Vec::new(), Default::default(), Default::default());
+        let export = Export { name, volume, read_only: false, allow, hosts, limiter };
         server.add_export(export, &volumes).unwrap();
         World {
             wire,

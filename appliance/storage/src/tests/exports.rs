@@ -17,7 +17,8 @@ fn name(name: &str) -> Name {
 /// An export of the world's volume.
 fn export(of: &str) -> Export {
     let (volume, allow, hosts) = (VolumeId(0), Vec::new(), Default::default());
-    Export { name: name(of), volume, read_only: false, allow, hosts }
+    let (name, limiter) = (name(of), Default::default());
+    Export { name, volume, read_only: false, allow, hosts, limiter }
 }
 
 /// A volume that has only a geometry.

@@ -23,6 +23,7 @@ fn export(name: &str, hosts: &str) -> Export {
         read_only: false,
         allow: Vec::new(),
         hosts: Hosts::new(hosts),
+        limiter: Default::default(),
     }
 }
 

@@ -125,7 +125,8 @@ fn add_disk(world: &mut World) {
     let name = Name::new("disk0").unwrap();
     let volume = world.volumes.add(name, Box::new(Disk(memory()))).unwrap();
     let (read_only, allow, hosts) = (false, Vec::new(), Default::default());
-    let export = Export { name, volume, read_only, allow, hosts };
+    let limiter = Default::default();
+    let export = Export { name, volume, read_only, allow, hosts, limiter };
     world.server.add_export(export, &world.volumes).unwrap();
 }
 

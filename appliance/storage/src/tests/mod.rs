@@ -9,6 +9,7 @@ mod exports;
 mod hosts;
 mod late_keys;
 mod leaks;
+mod limits;
 mod memory;
 mod over_both;
 mod over_ntrdma;

@@ -4,6 +4,9 @@ use super::reservation::{Access, Kind, Reservations};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
+/// An open that excludes writers counts as this many.
+const EXCLUSIVE: u32 = 1 << 16;
+
 /// Counts of a volume's opens. Loops of all cores update them.
 #[derive(Debug, Default)]
 pub struct OpenCounts {
@@ -40,12 +43,13 @@ pub enum StillUsed {
 #[derive(Debug)]
 pub struct Hold {
     counts: Arc<OpenCounts>,
-    writes: bool,
+    /// As how many writers it counts.
+    writes: u32,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.counts.writers.fetch_sub(u32::from(self.writes), Ordering::SeqCst);
+        self.counts.writers.fetch_sub(self.writes, Ordering::SeqCst);
         self.counts.open.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -103,17 +107,30 @@ impl OpenCounts {
     /// Counts an open. `other_writers` is None for a reader; a writer is refused if more other writers than that have
     /// the volume open.
     pub fn open(self: &Arc<Self>, other_writers: Option<u32>) -> Result<Hold, OpenError> {
+        self.open_as(other_writers, 1)
+    }
+
+    /// Counts an open that excludes all writers until it is dropped. An error if there is one.
+    pub fn exclude(self: &Arc<Self>) -> Result<Hold, OpenError> {
+        self.open_as(Some(0), EXCLUSIVE)
+    }
+
+    fn open_as(
+        self: &Arc<Self>,
+        other_writers: Option<u32>,
+        as_many: u32,
+    ) -> Result<Hold, OpenError> {
         self.open.fetch_add(1, Ordering::SeqCst);
-        let mut hold = Hold { counts: self.clone(), writes: false };
+        let mut hold = Hold { counts: self.clone(), writes: 0 };
         // The increment comes before this load, and `retire` stores before it loads `open` (all SeqCst): either this
         // sees `retired`, or `retire` sees the open.
         if self.retired.load(Ordering::SeqCst) {
             return Err(OpenError::Retired);
         }
         if let Some(most) = other_writers {
-            let one_more = |writers| (writers <= most).then_some(writers + 1);
+            let one_more = |writers| (writers <= most).then_some(writers + as_many);
             let taken = self.writers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
-            hold.writes = taken.is_ok();
+            hold.writes = if taken.is_ok() { as_many } else { 0 };
             taken.map_err(|_| OpenError::InUse)?;
         }
         Ok(hold)
@@ -168,7 +185,14 @@ mod tests {
         assert_eq!(counts.count(), 3);
         assert_eq!(counts.retire(), Err(StillUsed::Open));
         counts.keep();
+        assert_eq!(counts.exclude().unwrap_err(), OpenError::InUse);
         drop((first, second));
+        let alone = counts.exclude().unwrap();
+        for other_writers in [0, 1] {
+            assert_eq!(counts.open(Some(other_writers)).unwrap_err(), OpenError::InUse);
+        }
+        assert!(counts.open(None).is_ok() && counts.exclude().is_err());
+        drop(alone);
         assert_eq!(counts.retire(), Err(StillUsed::Open));
         counts.keep();
         drop(counts.open(Some(0)).expect("it was not retired"));

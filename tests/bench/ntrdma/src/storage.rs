@@ -131,8 +131,8 @@ impl<E: End> Site<E> {
         let memory = arenas[0].alloc(VOLUME, 4096).expect("as much as that");
         let name = Name::new("ram0").expect("short");
         let volume = volumes.add(name, Box::new(RamVolume::new(memory, false))).expect("first");
-        let export =
-            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
+        let (allow, hosts, limiter) = (Vec::new(), Default::default(), Default::default());
+        let export = Export { name, volume, read_only: false, allow, hosts, limiter };
         server.add_export(export, &volumes).expect("first");
         let mut ctx = context(host.provider(), &mut arenas[1], now, &mut rng);
         let name = Name::new("bench").expect("short");

@@ -180,7 +180,8 @@ impl World {
             let name = Name::new(name).expect("a name");
             let volume: Box<dyn Volume> = Box::new(RamVolume::new(window, false));
             let volume = volumes.add(name, volume).expect("the name is free");
-            let export = Export { name, volume, read_only, allow, hosts: Default::default() };
+            let (hosts, limiter) = (Default::default(), Default::default());
+            let export = Export { name, volume, read_only, allow, hosts, limiter };
             server.add_export(export, &volumes).expect("the export is valid");
         }
         // After the RAM volume's initialization, which zeroes its memory.

@@ -150,7 +150,8 @@ impl Gateway {
             let volume = volumes.add(name, volume).expect("the name is free");
             let network = |host: IpAddr| host.to_string().parse().expect("an address");
             let hosts = Hosts::new(host.into_iter().map(network).collect());
-            let export = Export { name, volume, read_only: false, allow: Vec::new(), hosts };
+            let (allow, limiter) = (Vec::new(), Default::default());
+            let export = Export { name, volume, read_only: false, allow, hosts, limiter };
             server.add_export(export, &volumes).expect("the export is valid");
         }
         self.boots += 1;

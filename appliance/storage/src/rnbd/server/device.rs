@@ -126,7 +126,7 @@ impl Server {
         }
         let export = self.find_export(&status.name, &open.name, hosts)?;
         let &Export { volume, read_only, .. } = export;
-        let hosts = export.hosts.clone();
+        let (hosts, limiter) = (export.hosts.clone(), export.limiter.clone());
         let geometry = volumes.geometry(volume).ok_or(NO_VOLUME)?;
         if geometry.sectors == 0 {
             // A volume of another server that has not been reached yet.
@@ -146,7 +146,8 @@ impl Server {
             OpenError::Retired => NO_VOLUME,
         })?;
         let copies_at_once = volumes.copies_at_once(volume);
-        let opened = Opened { volume, mode, copies_at_once, name: open.name, hosts, hold };
+        let (name, throttle) = (open.name, self.throttles.place(&limiter));
+        let opened = Opened { volume, mode, copies_at_once, name, hosts, hold, limiter, throttle };
         let session = self.sessions.get_mut(id.index()).ok_or(GONE)?;
         let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
         self.opened += 1;
@@ -161,6 +162,9 @@ impl Server {
     pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
         let closed = self.sessions.get_mut(session.index()).and_then(|s| s.remove(device));
         self.opened += usize::from(closed.is_some());
+        if closed.is_some() {
+            self.throttles.close((session, device));
+        }
         self.settle_writes(session);
         closed.is_some()
     }

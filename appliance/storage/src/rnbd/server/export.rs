@@ -2,7 +2,9 @@
 
 use super::Server;
 use super::session::Session;
+use crate::limits::Limiter;
 use crate::volume::{VolumeId, Volumes};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
@@ -14,7 +16,7 @@ use rtrs::{Errno, Name};
 const SESSNAME: &str = "%SESSNAME%";
 
 /// A volume that clients can open by a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Export {
     /// Name in a client's OPEN, which may have `/` or `/dev/` before it. `%SESSNAME%` stands for the name of the
     /// session.
@@ -27,7 +29,19 @@ pub struct Export {
     pub allow: Vec<Name>,
     /// Hosts that may open it.
     pub hosts: Hosts,
+    /// Limits of all its devices together, on all cores. They change without a new export.
+    pub limiter: Arc<Limiter>,
 }
+
+/// Two exports are equal if they have the same name, volume and access. Limits change in place.
+impl PartialEq for Export {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.name, it.volume, it.read_only);
+        key(self) == key(other) && self.allow == other.allow && self.hosts == other.hosts
+    }
+}
+
+impl Eq for Export {}
 
 /// Why an export was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +225,7 @@ mod tests {
     fn export(name: &str) -> Export {
         let name = Name::new(name).unwrap();
         let (volume, allow, hosts) = (VolumeId(0), Vec::new(), Hosts::default());
-        Export { name, volume, read_only: false, allow, hosts }
+        Export { name, volume, read_only: false, allow, hosts, limiter: Arc::default() }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Requests of clients, and completions of volumes.
 
 use super::session::Session;
+use super::throttles::{Delayed, Throttles};
 use super::{Server, VolumeState, volume_state};
 use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
 use crate::volume::reservation::Access;
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
 use alloc::vec::Vec;
-use drivers::hal::Window;
+use drivers::hal::{Instant, Window};
 use rtrs::Errno;
 use rtrs::server::ServerDevice;
 use rtrs::server::{Execute, Execution, Request, RequestId, RequestKind, Served};
@@ -24,6 +25,8 @@ enum Outcome {
     Pending,
     /// The volume has no room for it.
     Busy(VolumeId),
+    /// It has to wait for the limits of its export.
+    Delayed(Delayed),
 }
 
 /// Executes a request when it arrives, if it is an I/O with a header of the one size that Linux sends. Nearly all are.
@@ -31,12 +34,13 @@ pub(super) struct InlineExecutor<'a> {
     pub sessions: &'a [Session],
     pub volume_states: &'a mut Vec<VolumeState>,
     pub volumes: &'a mut Volumes,
+    pub throttles: &'a mut Throttles,
 }
 
 impl Execute for InlineExecutor<'_> {
     #[inline]
     fn execute(&mut self, request: &Request) -> Execution {
-        let InlineExecutor { sessions, volume_states, volumes } = self;
+        let InlineExecutor { sessions, volume_states, volumes, throttles } = self;
         if request.user.len() != Io::SIZE {
             return Execution::Deferred;
         }
@@ -44,7 +48,7 @@ impl Execute for InlineExecutor<'_> {
             return Execution::Deferred;
         };
         let Some(io) = Io::of(&bytes) else { return Execution::Deferred };
-        match submit(sessions, request, &io, volumes) {
+        match submit(sessions, request, &io, volumes, throttles) {
             Outcome::Answer(result, Some(volume)) => {
                 let bytes = request.data.len() as u32;
                 let served = Served { kind: request.kind, bytes, nanos: 0 };
@@ -57,6 +61,10 @@ impl Execute for InlineExecutor<'_> {
                 let state = volume_state(volume_states, volume);
                 state.stats.waits += 1;
                 state.waiting.push_back(request.id);
+                Execution::Pending
+            }
+            Outcome::Delayed(delayed) => {
+                throttles.wait(&delayed, request.id);
                 Execution::Pending
             }
         }
@@ -81,6 +89,10 @@ impl Server {
                 volume_state(&mut self.volume_states, volume).stats.waits += 1;
                 Some(volume)
             }
+            Outcome::Delayed(delayed) => {
+                self.throttles.wait(&delayed, request.id);
+                None
+            }
         }
     }
 
@@ -104,7 +116,9 @@ impl Server {
         };
         let parsed = request.user.read(0, bytes).map(|()| wire::Request::parse(bytes));
         match parsed {
-            Ok(Ok(wire::Request::Io(io))) => submit(&self.sessions, request, &io, volumes),
+            Ok(Ok(wire::Request::Io(io))) => {
+                submit(&self.sessions, request, &io, volumes, &mut self.throttles)
+            }
             Ok(Ok(wire::Request::Close(close))) => {
                 // As in Linux, a device that is not open is closed.
                 self.close(request.session, close.device);
@@ -161,6 +175,73 @@ impl Server {
         self.answer(id, Some(volume), result, ctx);
     }
 
+    /// Continues requests that have waited for the limits of their exports, and answers those that have to wait no
+    /// more. True if there were any.
+    #[inline]
+    pub(super) fn continue_throttled<P: ServerDevice + ?Sized>(
+        &mut self,
+        volumes: &mut Volumes,
+        ctx: &mut Ctx<'_, P>,
+    ) -> bool {
+        match self.throttles.due.is_some() || !self.throttles.refused.is_empty() {
+            true => self.continue_some(volumes, ctx),
+            false => false,
+        }
+    }
+
+    #[cold]
+    fn continue_some<P: ServerDevice + ?Sized>(
+        &mut self,
+        volumes: &mut Volumes,
+        ctx: &mut Ctx<'_, P>,
+    ) -> bool {
+        let transport = &self.transport;
+        let ended = transport.counters().paths_closed;
+        self.throttles.drop_ended(ended, |id| transport.request(id, ctx).is_none());
+        let mut moved = false;
+        while let Some(id) = self.throttles.refused.pop() {
+            self.answer(id, None, Err(Errno::ENOTCONN), ctx);
+            moved = true;
+        }
+        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= ctx.now);
+        if !is_due(self.throttles.due) {
+            return moved;
+        }
+        let mut budget = super::BUDGET;
+        for place in 0..self.throttles.places() {
+            if !self.throttles.begin_turn(place) {
+                continue;
+            }
+            while budget > 0 {
+                let Some(id) = self.throttles.next() else { break };
+                budget -= 1;
+                moved = true;
+                self.continue_request(id, volumes, ctx);
+            }
+            self.throttles.end_turn(budget == 0);
+        }
+        self.throttles.settle();
+        if moved {
+            volumes.flush_queues();
+        }
+        moved
+    }
+
+    /// Executes a request that has waited.
+    fn continue_request<P: ServerDevice + ?Sized>(
+        &mut self,
+        id: RequestId,
+        volumes: &mut Volumes,
+        ctx: &mut Ctx<'_, P>,
+    ) {
+        let Some(request) = self.transport.request(id, ctx) else {
+            return self.answer(id, None, Err(Errno::ECONNABORTED), ctx);
+        };
+        if let Some(busy) = self.execute(&request, volumes, ctx) {
+            volume_state(&mut self.volume_states, busy).waiting.push_back(id);
+        }
+    }
+
     /// A volume has room again.
     pub(super) fn retry<P: ServerDevice + ?Sized>(
         &mut self,
@@ -184,7 +265,13 @@ impl Server {
 /// Submits an I/O to its volume. The direction of the RTRS request has to fit the operation: only the response to a
 /// read has data.
 #[inline]
-fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
+fn submit(
+    sessions: &[Session],
+    request: &Request,
+    io: &Io,
+    volumes: &mut Volumes,
+    throttles: &mut Throttles,
+) -> Outcome {
     let device = sessions.get(request.session.index()).and_then(|s| s.device(io.device));
     let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
     let volume = device.opened.volume;
@@ -224,8 +311,15 @@ fn submit(sessions: &[Session], request: &Request, io: &Io, volumes: &mut Volume
         Operation::WriteZeroes => (volume::Operation::WriteZeroes { sectors }, Window::empty()),
         Operation::Read | Operation::Write => return refuse(Errno::EINVAL),
     };
+    let is_limited = device.opened.limiter.is_limited();
+    if is_limited && let Some(delayed) = throttles.delays(request.session, device, io) {
+        return Outcome::Delayed(delayed);
+    }
     let wanted = volume::Request { tag: tag.into(), operation, sector: io.sector, data };
     let Some(submitted) = volumes.submit(volume, &wanted) else { return refuse(Errno::ENXIO) };
+    if is_limited && !matches!(submitted, Err(VolumeError::Busy)) {
+        throttles.charge(device, io);
+    }
     match submitted {
         // The lent memory has to cover the whole read.
         Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {

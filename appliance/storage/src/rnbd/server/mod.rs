@@ -10,6 +10,7 @@ mod export;
 mod io;
 mod session;
 mod stats;
+mod throttles;
 
 pub use device::DeviceStatus;
 pub use export::{Export, ExportError, plain};
@@ -23,6 +24,7 @@ use io::InlineExecutor;
 use rtrs::server::ServerDevice;
 use rtrs::server::{Event, RequestId, SessionId, StartError};
 use session::Session;
+use throttles::Throttles;
 use verbs::{ConnectionEvent, Ctx};
 
 /// Most requests handled in one poll, so that other engines of the loop get their turn.
@@ -49,6 +51,8 @@ pub struct Server {
     /// Opens and closes of devices so far.
     opened: usize,
     volume_states: Vec<VolumeState>,
+    /// Requests that wait for the limits of exports.
+    throttles: Throttles,
 }
 
 impl Server {
@@ -70,6 +74,7 @@ impl Server {
             sessions,
             opened: 0,
             volume_states: Vec::new(),
+            throttles: Throttles::default(),
         })
     }
 
@@ -120,10 +125,11 @@ impl Server {
         ctx: &mut Ctx<'_, P>,
     ) -> bool {
         let before = self.transport.counters().completions;
-        let mut moved = false;
+        self.throttles.now = ctx.now;
+        let mut moved = self.continue_throttled(volumes, ctx);
         for _ in 0..BUDGET {
-            let Server { transport, sessions, volume_states, .. } = self;
-            let mut executor = InlineExecutor { sessions, volume_states, volumes };
+            let Server { transport, sessions, volume_states, throttles, .. } = self;
+            let mut executor = InlineExecutor { sessions, volume_states, volumes, throttles };
             let event = transport.serve(&mut executor, ctx);
             moved |= event.is_some();
             match event {
@@ -182,7 +188,8 @@ impl Server {
 
     /// Deadline of the next call of `poll`.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.transport.poll_timeout()
+        let refused = (!self.throttles.refused.is_empty()).then_some(Instant::ZERO);
+        Instant::first([self.transport.poll_timeout(), self.throttles.due, refused])
     }
 
     /// Statistics of a volume.

@@ -1,7 +1,9 @@
 //! The devices that a session has open.
 
+use crate::limits::Limiter;
 use crate::rnbd::wire::AccessMode;
 use crate::volume::{Hold, VolumeId};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use net::hosts::Hosts;
 use rtrs::Name;
@@ -19,6 +21,10 @@ pub(super) struct Opened {
     pub hosts: Hosts,
     /// Keeps the open counted until the device is closed, and shows reservations of the volume.
     pub hold: Hold,
+    /// Limits of the export.
+    pub limiter: Arc<Limiter>,
+    /// Place of the requests that wait for them.
+    pub throttle: usize,
 }
 
 /// An open device.
@@ -94,7 +100,6 @@ impl Session {
 mod tests {
     use super::*;
     use crate::volume::OpenCounts;
-    use alloc::sync::Arc;
 
     #[test]
     fn ids_of_closed_devices_are_not_reused() {
@@ -107,6 +112,8 @@ mod tests {
             name: Name::new("a").unwrap(),
             hosts: Hosts::default(),
             hold: counts.open(None).unwrap(),
+            limiter: Arc::default(),
+            throttle: 0,
         };
         let add = |session: &mut Session| session.add(opened(), 2);
         let first = add(&mut session).unwrap();
