@@ -142,7 +142,7 @@ _isthmus() {
             return 0
             ;;
         isthmus__subcmd__demo)
-            opts="-h --list --help storage messaging mirror rapidio"
+            opts="-h --list --help storage messaging mirror nvme rapidio"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -141,15 +141,7 @@ impl Storage {
                     && self.dissolving.as_deref() != Some(name.as_str())
                     && let Ok(shown) = name.as_str().parse()
                 {
-                    let sessions = Vec::new();
-                    let export = config::Export {
-                        name: shown,
-                        volume: name,
-                        read_only: false,
-                        sessions,
-                        hosts: Vec::new(),
-                    };
-                    wanted.push(export);
+                    wanted.push(config::Export::of(shown, name));
                 }
             }
         }
@@ -325,8 +317,12 @@ impl Storage {
         let volume = volume.ok_or_else(|| format!("there is no volume {wanted}"))?;
         let allow = export.sessions.iter().map(name).collect::<Result<_, _>>()?;
         let hosts = Hosts::new(export.hosts.clone());
-        let (name, read_only, limiter) =
-            (name(&export.name)?, export.read_only, Default::default());
+        let (name, read_only) = (name(&export.name)?, export.read_only);
+        // Open devices of an earlier export of that name have its limits.
+        let mut known = self.server.iter().flat_map(Server::exports);
+        let limiter = known.find(|one| one.name == name).map(|one| one.limiter.clone());
+        let limiter = limiter.unwrap_or_default();
+        limiter.set(&export.limits());
         Ok(Export { name, volume, read_only, allow, hosts, limiter })
     }
 }

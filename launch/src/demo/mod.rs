@@ -4,6 +4,7 @@
 
 mod messaging;
 mod mirror;
+mod nvme;
 mod rapidio;
 mod stage;
 mod storage;
@@ -14,6 +15,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use crate::guest;
 use crate::setup::{self, Purpose};
 use stage::Stage;
 
@@ -37,6 +39,8 @@ enum Scene {
     Messaging,
     /// A volume mirrored on a local disk and a stock Linux server keeps its data when the server goes away
     Mirror,
+    /// A stock Linux host maps a volume over NVMe/TCP with nvme-cli; no module is built for it
+    Nvme,
     /// The gateway on a RapidIO network (on models of the bridges) beside a stock Linux host: rionet, then a volume
     Rapidio,
 }
@@ -47,6 +51,7 @@ impl Scene {
             Scene::Storage => storage::show(stage),
             Scene::Messaging => messaging::show(stage),
             Scene::Mirror => mirror::show(stage),
+            Scene::Nvme => nvme::show(stage),
             Scene::Rapidio => rapidio::show(stage),
         }
     }
@@ -64,7 +69,11 @@ pub fn demo(options: &Options) -> Result<()> {
     }
     let started = Instant::now();
     setup::install(&[Purpose::Build, Purpose::Run, Purpose::Guest])?;
-    let stage = Stage::prepare(options.scene == Scene::Rapidio)?;
+    let stage = Stage::prepare(match options.scene {
+        Scene::Rapidio => guest::prepare,
+        Scene::Nvme => guest::prepare_plain,
+        _ => guest::prepare_for_storage,
+    })?;
     let prepared = started.elapsed();
     let shown = options.scene.show(&stage)?;
     let scene = started.elapsed() - prepared;

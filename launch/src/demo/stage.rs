@@ -5,7 +5,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use crate::build::{self, Image, Profile};
-use crate::guest::{self, Guest, System, Wire};
+use crate::guest::{Guest, System, Wire};
 use crate::progress;
 use crate::qemu::{Accelerator, Nic, Spec, Vm, accelerator};
 
@@ -25,11 +25,9 @@ pub struct Pair {
 }
 
 impl Stage {
-    /// Builds the image and the guest in parallel. With `all_modules` the guest gets the drivers of bridges besides
-    /// those of storage.
-    pub fn prepare(all_modules: bool) -> Result<Stage> {
+    /// Builds the image and the guest in parallel. `prepare` makes the guest, with the modules that the scene needs.
+    pub fn prepare(prepare: fn() -> Result<System>) -> Result<Stage> {
         let guest = thread::Builder::new().name("guest".into());
-        let prepare = if all_modules { guest::prepare } else { guest::prepare_for_storage };
         let guest = guest.spawn(prepare).context("no thread for the guest")?;
         let image = build::build(&build::Options { profile: Profile::Quick, ..Default::default() });
         let system = guest.join().map_err(|_| anyhow::anyhow!("preparing the guest panicked"))?;
@@ -45,14 +43,24 @@ impl Stage {
 
     /// Boots the gateway, with what `more` adds, and a Linux host on a wire. The host has soft-RoCE.
     pub fn pair(&self, words: &str, more: impl FnOnce(Spec) -> Spec) -> Result<Pair> {
+        let mut pair = self.booted(words, more)?;
+        pair.host.soft_roce()?;
+        Ok(pair)
+    }
+
+    /// Boots the gateway and a Linux host on a wire, without RDMA.
+    pub fn plain_pair(&self, words: &str) -> Result<Pair> {
+        self.booted(words, |gateway| gateway)
+    }
+
+    fn booted(&self, words: &str, more: impl FnOnce(Spec) -> Spec) -> Result<Pair> {
         let wire = Wire::new()?;
         let (ours, theirs) = wire.datagrams();
         let gateway = self.gateway(&format!("isthmus.net.0.address=10.0.0.1/24 {words}"));
         let gateway = more(gateway.nic(ours).first_mac(1));
         let host = self.system.spec("host", &["10.0.0.2/24"], 1500);
         let host = host.accelerator(self.accelerator).nic(theirs).first_mac(0x20);
-        let (gateway, mut host) = boot(gateway, host)?;
-        host.soft_roce()?;
+        let (gateway, host) = boot(gateway, host)?;
         Ok(Pair { gateway, host, _wire: wire })
     }
 }

@@ -72,7 +72,8 @@ pub fn map(host: &mut Guest, session: &str, volume: &str) -> Result<()> {
     Ok(())
 }
 
-fn checksum(host: &mut Guest) -> Result<String> {
+/// SHA-256 of /mnt/file.
+pub fn checksum(host: &mut Guest) -> Result<String> {
     let sum = host.sh("sha256sum </mnt/file")?;
     Ok(sum.split_whitespace().next().unwrap_or_default().to_string())
 }

@@ -38,7 +38,7 @@ pub struct System {
 /// The modules from Debian's kernel source that a guest has beside Debian's own modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Built {
-    /// None: the guest's kernel is of another series than the source.
+    /// None: nothing needs them, or the guest's kernel is of another series than the source.
     None,
     /// RTRS and RNBD.
     Storage,
@@ -54,6 +54,11 @@ pub fn prepare() -> Result<System> {
 /// Makes the system without modules that only drive device models. A later [`prepare`] adds them.
 pub fn prepare_for_storage() -> Result<System> {
     prepare_at("guest", packages::newest_kernel, Built::Storage)
+}
+
+/// Makes the system with Debian's own modules only.
+pub fn prepare_plain() -> Result<System> {
+    prepare_at("guest", packages::newest_kernel, Built::None)
 }
 
 /// Makes a system with Debian's older kernel and its own modules.
@@ -76,7 +81,8 @@ fn prepare_at(name: &str, kernel: fn() -> Result<Kernel>, built: Built) -> Resul
     let recipe = format!("{kernel:?}\n{}", made_of.join("\n"));
     let stamp = |built: Built| directory.join(format!("recipe-{built:?}"));
     let is_made = |built| fs::read_to_string(stamp(built)).is_ok_and(|made| made == recipe);
-    if is_made(built) || is_made(Built::All) {
+    let as_wanted = [Built::None, Built::Storage, Built::All];
+    if as_wanted.into_iter().any(|made| made >= built && is_made(made)) {
         return Ok(system);
     }
     if built != Built::All || !is_made(Built::Storage) {

@@ -1,7 +1,7 @@
 //! Console commands for exports.
 
-use super::openness;
 use super::options::Options;
+use super::{limits, openness};
 use crate::appliance::{Appliance, Told};
 use crate::config::{self, Export};
 use crate::console::Managed;
@@ -21,6 +21,9 @@ pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
             ("read_only", export.read_only.into()),
             ("sessions", Value::list(allow)),
             ("hosts", Value::display(&export.hosts)),
+            ("limits", limits::text(&export.limiter.limits()).into()),
+            ("delayed", export.limiter.delays().0.into()),
+            ("delayed_s", export.limiter.delays().1.as_secs().into()),
         ])
     });
     list.collect()
@@ -111,14 +114,7 @@ pub(super) fn change(appliance: &mut dyn Appliance, words: &[&str], add: bool) -
                 Some(volume) => volume,
                 None => name.as_str().parse()?,
             };
-            let (read_only, sessions) = (false, Vec::new());
-            exports.push(Export {
-                name: name.clone(),
-                volume,
-                read_only,
-                sessions,
-                hosts: Vec::new(),
-            });
+            exports.push(Export::of(name.clone(), volume));
         }
         let export = exports.iter_mut().find(|export| export.name == name);
         let export = export.ok_or_else(|| format!("there is no export {name}"))?;
@@ -126,7 +122,7 @@ pub(super) fn change(appliance: &mut dyn Appliance, words: &[&str], add: bool) -
         export.read_only = read_only.unwrap_or(export.read_only);
         export.sessions = sessions.unwrap_or_else(|| export.sessions.clone());
         export.hosts = hosts.unwrap_or_else(|| export.hosts.clone());
-        Ok(())
+        options.limits.apply(export)
     })?;
     Ok(done(appliance, &name))
 }

@@ -3,6 +3,7 @@
 
 mod bridges;
 pub(crate) mod exports;
+mod limits;
 mod listing;
 mod nvme;
 pub(crate) mod openness;

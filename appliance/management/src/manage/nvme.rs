@@ -44,6 +44,8 @@ fn namespaces(appliance: &dyn Appliance) -> Vec<Value> {
                 ("read_only", namespace.map(|one| one.config.read_only.to_string()).into()),
                 ("ana_group", namespace.map(|one| u64::from(one.config.ana_group)).into()),
                 ("uuid", namespace.map(|one| uuid(&one.uuid)).into()),
+                ("limits", namespace.map(|one| super::limits::text(&one.config.limits)).into()),
+                ("delayed", namespace.map(|one| one.delays.0).into()),
                 ("reservation", namespace.and_then(|one| one.reservation.0).into()),
                 ("registrants", namespace.map(|one| one.reservation.1 as u64).into()),
                 ("why_absent", size.and_then(|size| size.err()).map(str::to_string).into()),
@@ -108,7 +110,7 @@ fn show(target: &Target, words: &[&str]) -> Told {
         let _ = writeln!(
             text,
             "namespace  {}: volume {}, {size}, group {} {state}, {} reads, {} writes, {} errors, \
-             reservation {}, {} registrants, {} conflicts",
+             reservation {}, {} registrants, {} conflicts, limits {}, {} delayed in {} s",
             one.config.nsid,
             one.config.volume,
             one.config.ana_group,
@@ -117,7 +119,10 @@ fn show(target: &Target, words: &[&str]) -> Told {
             one.errors,
             one.reservation.0.unwrap_or("none"),
             one.reservation.1,
-            one.conflicts
+            one.conflicts,
+            super::limits::text(&one.config.limits),
+            one.delays.0,
+            one.delays.1.as_secs()
         );
     }
     Ok(Managed::Told(text))

@@ -156,13 +156,8 @@ mod tests {
     use super::*;
 
     fn export(name: &str, volume: &str, hosts: &[&str]) -> Export {
-        Export {
-            name: name.parse().unwrap(),
-            volume: volume.parse().unwrap(),
-            read_only: false,
-            sessions: Vec::new(),
-            hosts: hosts.iter().map(|host| host.parse().unwrap()).collect(),
-        }
+        let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        Export { hosts, ..Export::of(name.parse().unwrap(), volume.parse().unwrap()) }
     }
 
     fn warned(exports: &[Export], changed: &str, open: &[Open]) -> Vec<String> {

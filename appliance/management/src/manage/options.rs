@@ -1,5 +1,6 @@
 //! Arguments of a command: a name, `KEY=VALUE` options, and flags.
 
+use super::limits::LimitOptions;
 use crate::config::{DeviceName, Size};
 
 /// Parsed arguments: a name, `key=value` options and flags.
@@ -10,6 +11,7 @@ pub(super) struct Options<'a> {
     pub volume: Option<&'a str>,
     pub sessions: Option<&'a str>,
     pub hosts: Option<&'a str>,
+    pub limits: LimitOptions<'a>,
     flags: Vec<&'a str>,
 }
 
@@ -23,6 +25,7 @@ impl<'a> Options<'a> {
             volume: None,
             sessions: None,
             hosts: None,
+            limits: LimitOptions::default(),
             flags: Vec::new(),
         };
         for &word in words {
@@ -40,6 +43,9 @@ impl<'a> Options<'a> {
                 Some(("volume", volume)) => options.volume = Some(volume),
                 Some(("sessions", sessions)) => options.sessions = Some(sessions),
                 Some(("hosts", hosts)) => options.hosts = Some(hosts),
+                Some((key, value)) if LimitOptions::KEYS.contains(&key) => {
+                    options.limits.add(key, value);
+                }
                 None if flags.contains(&word) => options.flags.push(word),
                 _ => return Err(format!("unknown option {word:?}")),
             }

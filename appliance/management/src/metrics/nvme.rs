@@ -8,7 +8,7 @@ use nvme::NamespaceView;
 /// A counter of a namespace: metric name, help, and value.
 type Family = (&'static str, &'static str, fn(&NamespaceView) -> u64);
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 8] = [
     ("isthmus_nvme_reads_total", "Reads.", |it| it.reads.0),
     ("isthmus_nvme_read_bytes_total", "Bytes read.", |it| it.reads.1),
     ("isthmus_nvme_writes_total", "Writes.", |it| it.writes.0),
@@ -17,6 +17,12 @@ const FAMILIES: [Family; 6] = [
     ("isthmus_nvme_reservation_conflicts_total", "Commands that a reservation excluded.", |it| {
         it.conflicts
     }),
+    ("isthmus_nvme_delayed_total", "Commands that waited for a limit.", |it| it.delays.0),
+    (
+        "isthmus_nvme_delayed_microseconds_total",
+        "Time in which commands waited for a limit.",
+        |it| it.delays.1.as_micros() as u64,
+    ),
 ];
 
 const GAUGES: [Family; 2] = [
@@ -54,6 +60,18 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
         let mut family = w.counter(name, help)?;
         family.sample(&[("result", &"ok" as &dyn Display)], ok)?;
         family.sample(&[("result", &"failed" as &dyn Display)], failed)?;
+    }
+    let help = "Commands or bytes in a second that the namespace may have.";
+    let mut family = w.gauge("isthmus_nvme_limit", help)?;
+    for (config, _, namespaces) in target.view() {
+        for one in &namespaces {
+            let nsid = one.config.nsid;
+            for (key, rate) in one.config.limits.entries() {
+                let labels: [(&str, &dyn Display); 3] =
+                    [("subsystem", &config.nqn), ("nsid", &nsid), ("limit", &key)];
+                family.sample(&labels, rate)?;
+            }
+        }
     }
     let families = FAMILIES.into_iter().map(|family| (family, true));
     let gauges = GAUGES.into_iter().map(|family| (family, false));

@@ -7,6 +7,7 @@ use crate::storage_rows::StorageCounts;
 use core::fmt::{Display, Error, Formatter};
 use rtrs::Name;
 use rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus};
+use storage::limits::Limiter;
 use storage::rnbd::server::{Server, VolumeStats};
 use storage::volume::{VolumeId, Volumes};
 
@@ -103,7 +104,35 @@ pub(super) fn write(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), E
             family.sample(&[("volume", &volume.1)], sum)?;
         }
     }
+    write_limits(server, w)?;
     all.write_latencies(w)
+}
+
+const LIMITS: [Family<Limiter>; 2] = [
+    ("isthmus_export_delayed_total", "Requests that waited for a limit.", |it| it.delays().0),
+    (
+        "isthmus_export_delayed_microseconds_total",
+        "Time in which requests waited for a limit, of all cores.",
+        |it| it.delays().1.as_micros() as u64,
+    ),
+];
+
+/// Limits of exports, whose loops share them.
+fn write_limits(server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
+    let help = "Requests or bytes in a second that the export may have.";
+    let mut family = w.gauge("isthmus_export_limit", help)?;
+    for export in server.exports() {
+        for (key, rate) in export.limiter.limits().entries() {
+            family.sample(&[("export", &export.name), ("limit", &key)], rate)?;
+        }
+    }
+    for (name, help, value) in LIMITS {
+        let mut family = w.counter(name, help)?;
+        for export in server.exports() {
+            family.sample(&[("export", &export.name)], value(&export.limiter))?;
+        }
+    }
+    Ok(())
 }
 
 /// The clients of all loops: of the first loop as they are now, of the others as last published.

@@ -153,6 +153,13 @@ fn check_exports(config: &Config, report: &mut Report<'_>) {
             report.missing(format!("export.{i}.volume"), reason, &names.join(", "));
         }
     }
+    if let Some(i) = config.limited_export_of_shared_memory() {
+        let reason =
+            "with rnbd.oversubscribe sessions share memory, which requests that wait for a \
+                      limit would take from other clients"
+                .into();
+        report.add(format!("export.{i}.iops"), reason, "no limits, or rnbd.oversubscribe = 1");
+    }
 }
 
 fn check_http(config: &Config, report: &mut Report<'_>) {

@@ -45,6 +45,7 @@ mod json_text;
 pub mod kept_pair;
 mod known_secrets;
 mod lifecycle;
+mod limits;
 mod linx;
 mod log_levels;
 mod messaging;

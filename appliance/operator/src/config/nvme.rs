@@ -3,7 +3,7 @@
 use super::dhchap::{Demanded, DhchapGroup, DhchapHash};
 use super::item::{section, text_items};
 use super::schema::Config;
-use super::values::Name;
+use super::values::{Name, Size};
 use core::fmt;
 use core::str::FromStr;
 use net::hosts::{Hosts, Network};
@@ -68,6 +68,18 @@ section! {
         read_only: bool = false => AtOnce;
         /// Bytes of a block, 512 or 4096, by default that of the volume.
         block_size: Option<u32> [512, 4096] => AtOnce;
+        /// Most requests in a second. Each request counts, except flushes.
+        iops: Option<u32> [100, 100_000_000] => AtOnce;
+        /// Most reads in a second.
+        read_iops: Option<u32> [100, 100_000_000] => AtOnce;
+        /// Most writes in a second, with zeroing and deallocation.
+        write_iops: Option<u32> [100, 100_000_000] => AtOnce;
+        /// Most bytes in a second.
+        bandwidth: Option<Size> [1 << 20, 1 << 44] => AtOnce;
+        /// Most bytes in a second that are read.
+        read_bandwidth: Option<Size> [1 << 20, 1 << 44] => AtOnce;
+        /// Most bytes in a second that are written.
+        write_bandwidth: Option<Size> [1 << 20, 1 << 44] => AtOnce;
     }
 }
 
@@ -197,7 +209,7 @@ impl Subsystem {
             ana_group: one.ana_group,
             read_only: one.read_only,
             block_size: one.block_size,
-            limits: Default::default(),
+            limits: one.limits(),
         };
         SubsystemConfig {
             nqn: self.nqn.to_string(),

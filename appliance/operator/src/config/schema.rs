@@ -253,6 +253,18 @@ section! {
         sessions: Vec<SessionName> => AtOnce;
         /// Networks whose hosts may open the export; empty admits all.
         hosts: Vec<Network> => AtOnce;
+        /// Most requests in a second. Each request counts, except flushes.
+        iops: Option<u32> [100, 100_000_000] => AtOnce;
+        /// Most reads in a second.
+        read_iops: Option<u32> [100, 100_000_000] => AtOnce;
+        /// Most writes in a second, with zeroing and deallocation.
+        write_iops: Option<u32> [100, 100_000_000] => AtOnce;
+        /// Most bytes in a second.
+        bandwidth: Option<Size> [1 << 20, 1 << 44] => AtOnce;
+        /// Most bytes in a second that are read.
+        read_bandwidth: Option<Size> [1 << 20, 1 << 44] => AtOnce;
+        /// Most bytes in a second that are written.
+        write_bandwidth: Option<Size> [1 << 20, 1 << 44] => AtOnce;
     }
 }
 
@@ -332,11 +344,11 @@ impl Config {
         let read_only = self.volume.iter().filter(|volume| volume.read_only);
         let read_only: BTreeSet<&str> = read_only.map(|volume| volume.name.as_str()).collect();
         let export = |volume: &Name| Export {
-            name: volume.as_str().parse().expect("a volume's name is an export name"),
-            volume: volume.clone(),
             read_only: read_only.contains(volume.as_str()),
-            sessions: Vec::new(),
-            hosts: Vec::new(),
+            ..Export::of(
+                volume.as_str().parse().expect("a volume's name is an export name"),
+                volume.clone(),
+            )
         };
         let alone = self.volume_names().filter(|name| self.mirror_of(name.as_str()).is_none());
         alone.map(export).collect()

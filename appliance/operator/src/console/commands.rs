@@ -324,13 +324,13 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(
         &["export", "add"],
-        &[Argument::Rest("NAME [volume=NAME] [ro] [sessions=A,B] [hosts=NET,NET]")],
+        &[Argument::Rest("NAME [volume=NAME] [ro] [sessions=A,B] [hosts=NET,NET] [LIMIT=N]")],
         "export a volume to clients",
         Verb::Manage(Export(ExportVerb::Add)),
     ),
     Command::new(
         &["export", "set"],
-        &[Argument::Rest("NAME [volume=NAME] [ro] [rw] [sessions=A,B] [hosts=NET,NET]")],
+        &[Argument::Rest("NAME [volume=NAME] [ro] [rw] [sessions=A,B] [hosts=NET,NET] [LIMIT=N]")],
         "change an export",
         Verb::Manage(Export(ExportVerb::Set)),
     ),
