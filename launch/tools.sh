@@ -2,7 +2,7 @@
 # Unpacks the tools that this machine lacks below target/tools, from Debian's packages. Nothing is installed, nothing of
 # the machine is changed, and root is not needed: apt works on package lists of its own (target/tools/apt).
 #
-#   launch/tools.sh [--no-install] GROUP...     groups: rust c link guest qemu images servers nbd lint vfio-user lists
+#   launch/tools.sh [--no-install] GROUP...     groups: rust c link guest qemu images servers nbd prometheus lint vfio-user lists
 #
 # A group whose programs are in PATH already costs nothing. The others are announced with their size, downloaded and
 # unpacked, and target/tools/bin gets a wrapper for each of their programs. Callers put that directory behind PATH, so
@@ -31,6 +31,7 @@ packages() {
     images) echo qemu-utils ;;
     servers) echo dnsmasq-base chrony rsyslog rsyslog-openssl ;;
     nbd) echo qemu-utils nbdkit nbd-server ;;
+    prometheus) echo prometheus ;;
     lists) ;;
     lint) echo rustc-web cargo-web rust-web-src rust-web-clippy rustfmt-web ;;
     *) fail "launch/tools.sh: no group is called $1" ;;
@@ -48,6 +49,7 @@ programs() {
     images) echo qemu-img ;;
     servers) echo dnsmasq chronyd rsyslogd ;;
     nbd) echo qemu-nbd nbdkit nbd-server ;;
+    prometheus) echo promtool ;;
     lint) echo rustc rustdoc cargo cargo-clippy clippy-driver cargo-fmt rustfmt ;;
     esac
 }
@@ -62,6 +64,7 @@ purpose() {
     images) echo "converting disk images" ;;
     servers) echo "name, time and log servers for the image" ;;
     nbd) echo "NBD servers for remote volumes" ;;
+    prometheus) echo "checking the rules for Prometheus" ;;
     lint) echo "formatting and linting the source" ;;
     lists) echo "package lists for making guests" ;;
     vfio-user) echo "running machines with device models: a QEMU of 10.1 or later" ;;

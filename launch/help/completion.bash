@@ -67,6 +67,9 @@ _isthmus() {
             isthmus,tidy)
                 cmd="isthmus__subcmd__tidy"
                 ;;
+            isthmus,top)
+                cmd="isthmus__subcmd__top"
+                ;;
             *)
                 ;;
         esac
@@ -74,7 +77,7 @@ _isthmus() {
 
     case "${cmd}" in
         isthmus)
-            opts="-h -V --help --version setup build run devices probe demo prepush tidy test bench ntb image release symbolize doctor support check"
+            opts="-h -V --help --version setup build run devices probe demo prepush tidy test bench ntb image release symbolize doctor top support check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -498,6 +501,32 @@ _isthmus() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        isthmus__subcmd__top)
+            opts="-h --token --pin --once --interval --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --token)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -8,10 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::build::Families;
-#[cfg(not(feature = "engines"))]
-use crate::full;
 use crate::setup::Purpose;
-use crate::{bench, build, demo, prepush, remote, setup, symbolize, test};
+use crate::{bench, build, demo, full, prepush, remote, setup, symbolize, test};
 #[cfg(feature = "engines")]
 use crate::{check, image, ntb, passthrough, probe, release, run};
 
@@ -71,6 +69,8 @@ enum Verb {
     Symbolize(symbolize::Options),
     /// Ask an appliance what is wrong, why, and what to do; fails if it has a fault
     Doctor(remote::DoctorOptions),
+    /// Show what happens in an appliance, in a terminal
+    Top(remote::TopOptions),
     /// Fetch all reports of an appliance as a tar file, without secrets
     Support(remote::SupportOptions),
     /// Check a configuration document
@@ -132,6 +132,7 @@ fn carry_out(command: Verb) -> Result<()> {
         Verb::Ntb(options) => ntb::ntb(&options),
         Verb::Symbolize(options) => symbolize::symbolize(&options),
         Verb::Doctor(options) => remote::doctor(&options),
+        Verb::Top(_) => full::top(),
         Verb::Support(options) => remote::support(&options),
         #[cfg(feature = "engines")]
         Verb::Check { config } => check::check(&config),

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+/// Longest response in bytes. The rest is not read.
+const LONGEST: u64 = 256 << 20;
+
 /// A server's response.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -55,7 +58,7 @@ pub fn request_bytes(
     }
     connection.write_all(format!("{request}\r\n{body}").as_bytes()).context(what.clone())?;
     let mut answer = Vec::new();
-    connection.read_to_end(&mut answer).context(what.clone())?;
+    connection.take(LONGEST).read_to_end(&mut answer).context(what.clone())?;
     let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         bail!("{what}: no HTTP answer but {:?}", String::from_utf8_lossy(&answer));
     };

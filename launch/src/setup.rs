@@ -48,6 +48,8 @@ pub enum Purpose {
     Servers,
     /// NBD servers for remote volumes.
     Nbd,
+    /// Prometheus' tool that checks rules.
+    Prometheus,
     /// Linux networks between machines on this host.
     Networks,
     /// libvirt's own daemons and programs.
@@ -98,6 +100,7 @@ const NEEDS: &[Need] = &[
     need(Purpose::PyPi, &[], &["python3-venv"]),
     need(Purpose::Servers, &["servers"], &[]),
     need(Purpose::Nbd, &["nbd"], &[]),
+    need(Purpose::Prometheus, &["prometheus"], &[]),
     need(Purpose::Networks, &[], &["iproute2"]),
     need(
         Purpose::Libvirt,
@@ -128,6 +131,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::PyPi,
     Purpose::Servers,
     Purpose::Nbd,
+    Purpose::Prometheus,
     Purpose::Networks,
     Purpose::Libvirt,
     Purpose::Uhyve,

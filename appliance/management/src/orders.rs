@@ -132,6 +132,10 @@ pub enum Order<'a> {
     AnaState(u32, nvme::AnaState),
     /// Writes the configuration to the config disk.
     Save,
+    /// Erases the config disk, whose name the operator has typed.
+    WipeConfig(Option<&'a str>),
+    /// Erases the table of volumes of the disk with this number. No client may have a volume of it.
+    WipeDisk(usize),
     /// Sends ICMP echo requests, one a second: the address, the count, and the bytes of data in each.
     Ping(IpAddr, u16, u16),
     /// Probes the paths to these hosts, unless that runs or was done seconds ago.

@@ -277,7 +277,10 @@ fn runs_longer(verb: ObjectVerb) -> bool {
         ObjectVerb::Remote(verb) => matches!(verb, RemoteVerb::Read),
         ObjectVerb::Mirror(verb) => matches!(verb, MirrorVerb::Remove),
         ObjectVerb::Ntb(verb) => matches!(verb, NtbVerb::Measure),
-        ObjectVerb::Name(_) | ObjectVerb::Usnic(_) | ObjectVerb::Upgrade(_) => true,
+        ObjectVerb::Name(_)
+        | ObjectVerb::Usnic(_)
+        | ObjectVerb::Upgrade(_)
+        | ObjectVerb::Wipe => true,
         ObjectVerb::Export(_)
         | ObjectVerb::Session(_)
         | ObjectVerb::Device(_)

@@ -22,6 +22,8 @@ pub(super) enum Order {
     Delete {
         name: String,
     },
+    /// Erases the table of volumes.
+    Wipe,
     /// Writes the record of a volume's reservations.
     Reserve {
         name: String,
@@ -37,12 +39,13 @@ impl Order {
             | Order::Grow { name, .. }
             | Order::Delete { name }
             | Order::Reserve { name, .. } => name,
+            Order::Wipe => "",
         }
     }
 
     /// Whether it changes which volumes there are, or their size.
     pub fn is_of_volumes(&self) -> bool {
-        !matches!(self, Order::Reserve { .. })
+        !matches!(self, Order::Reserve { .. } | Order::Wipe)
     }
 }
 
@@ -72,6 +75,11 @@ impl DiskPool {
     /// State of the disk.
     pub fn state(&self) -> StoreState {
         self.store.state()
+    }
+
+    /// Whether the disk is, or was, one with a table of volumes.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.state(), StoreState::Ready | StoreState::Damaged | StoreState::HalfWiped)
     }
 
     /// Status for reports.
@@ -111,6 +119,11 @@ impl DiskPool {
         let Some((order, _)) = self.orders.front() else { return Ok(()) };
         let force = matches!(order, Order::Create { force: true, .. });
         let number = self.number;
+        if matches!(order, Order::Wipe) {
+            let state = self.store.state();
+            let why = || format!("disk {number} {state}: there is no table of volumes to wipe");
+            return self.store.wipe().then_some(()).ok_or_else(why);
+        }
         if self.store.state() != StoreState::Ready {
             let create = matches!(order, Order::Create { .. });
             if create && self.store.claim(force) {
@@ -133,6 +146,7 @@ impl DiskPool {
             Order::Grow { name, bytes } => Change::Grow(name, sectors(*bytes)),
             Order::Delete { name } => Change::Delete(name),
             Order::Reserve { name, record, .. } => Change::Reserve(name, record),
+            Order::Wipe => return Ok(()),
         };
         self.store.change(change).map_err(|error| format!("disk {number}: {error}"))
     }

@@ -276,6 +276,15 @@ fn open(
         }
     };
     match event {
+        Some(Event::Loaded(_)) if engine.is_half_wiped() => {
+            // Nothing that is left of it is used.
+            known.trouble.push(format!(
+                "{0}: wipe unfinished: the appliance starts without its configuration: repeat `wipe --yes {0}`",
+                slot.name
+            ));
+            known.place = Some((number, engine));
+            Ok(())
+        }
         Some(Event::Loaded(text)) => {
             match read(slot, engine.crashes(), RECORDS * RECORD_LEN, arena, clock) {
                 Ok(area) => known.crashes = History::new(&area),

@@ -128,6 +128,7 @@ mod upgrade;
 mod usnic;
 mod volumes;
 mod watchdog;
+mod wipe;
 mod worker;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod write_way;

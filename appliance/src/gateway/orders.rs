@@ -26,7 +26,7 @@ use nvme::AnaState;
 use perf_responders::rping::Options;
 use rand_core::Rng;
 
-const NO_DISK: &str = "there is no config disk: make one with `./isthmus image config-disk` \
+pub(super) const NO_DISK: &str = "there is no config disk: make one with `./isthmus image config-disk` \
                        and attach it with the serial number isthmus-config";
 
 /// Executes an order, or starts to.
@@ -41,6 +41,8 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::ArmTrial(text, seconds) => return state.arm_trial(text, seconds),
         Order::ApplyExports => plane.storage.apply_exports(document.config()),
         Order::Save => return state.save(),
+        Order::WipeConfig(typed) => return state.wipe_config(typed),
+        Order::WipeDisk(number) => return plane.storage.wipe(number, disks, &mut plane.arena),
         Order::Ping(address, count, size) => {
             start_ping(state, PingOrder::Start(address, count, size))?;
         }

@@ -28,6 +28,7 @@ pub(super) enum Waiting {
     /// The arguments of `upgrade`.
     Upgrade(Vec<String>),
     ConfirmUpgrade,
+    Wipe,
 }
 
 /// A trial that this boot has started: its document, and the seconds for its confirmation.
@@ -187,7 +188,7 @@ impl State {
 
     /// Whether a revision is being written to the config disk.
     pub fn is_recording(&self) -> bool {
-        self.is_saving() && self.saving.is_none() && !self.arming
+        self.is_saving() && self.saving.is_none() && !self.arming && !self.wiping
     }
 
     /// Lets an order wait until the config disk is idle. Only one can.
@@ -210,6 +211,7 @@ impl State {
                 self.order_upgrade(&words, false)
             }
             Some(Waiting::ConfirmUpgrade) => self.confirm_upgrade(),
+            Some(Waiting::Wipe) => self.begin_wipe(),
         };
         match done {
             Ok(Managed::Started) => {}

@@ -6,6 +6,7 @@ use super::service::ServiceContext;
 use super::services::Services;
 use super::state::State;
 use super::watchdog::TRIAL;
+use super::wipe;
 use crate::config::Config;
 use crate::config::disk::Event;
 use crate::console::Progress;
@@ -98,13 +99,11 @@ impl State {
                 self.resume();
                 return 1;
             }
-            Some(Event::Withdrawn) => {
-                log::info!("configuration: the refused trial is withdrawn: no boot starts it");
-                self.resume();
-                return 1;
-            }
-            // It is tried again.
-            Some(Event::StillArmed) => {
+            // One that is still armed is tried again.
+            Some(event @ (Event::Withdrawn | Event::StillArmed)) => {
+                if event == Event::Withdrawn {
+                    log::info!("configuration: the refused trial is withdrawn: no boot starts it");
+                }
                 self.resume();
                 return 1;
             }
@@ -112,7 +111,8 @@ impl State {
                 self.end = Some(End::Reboot);
                 Ok("the next boot tries the configuration; rebooting".into())
             }
-            Some(Event::Failed(why)) if self.saving.is_none() && !self.arming => {
+            Some(Event::Wiped(sectors)) => Ok(wipe::report(&self.disks[*index], sectors)),
+            Some(Event::Failed(why)) if self.saving.is_none() && !self.arming && !self.wiping => {
                 // A revision could not be written. It stays in memory.
                 log::error!("configuration: revision not kept: {why}");
                 self.lifecycle.history.note_all_written();
@@ -124,7 +124,7 @@ impl State {
                 Err(why)
             }
         };
-        self.arming = false;
+        (self.arming, self.wiping) = (false, false);
         if let Some(words) = self.upgrade_after_save.take()
             && let Ok(saved) = &outcome
         {

@@ -69,6 +69,8 @@ pub(super) struct State {
     pub noting: Option<Write>,
     /// A trial is being written, after which the machine reboots.
     pub arming: bool,
+    /// The config disk is being erased.
+    pub wiping: bool,
     /// Errors of the configuration at boot.
     pub problems: Vec<String>,
     /// Parts of it that were left out.

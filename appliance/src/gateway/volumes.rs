@@ -10,7 +10,7 @@ use drivers::hal::{Arena, Disk, Instant};
 use provider_set::ProviderSet;
 use std::cell::RefCell;
 use std::rc::Rc;
-use storage::volume::extents::{StoreEvent, StoreState};
+use storage::volume::extents::{StoreEvent, StoreState, WIPED};
 use storage::volume::{DiskVolume, Extents};
 
 /// Result of [`Storage::poll_pools`].
@@ -62,7 +62,7 @@ impl Storage {
                 continue;
             }
             log_state(&pool, event);
-            if matches!(pool.state(), StoreState::Ready | StoreState::Damaged) {
+            if pool.is_ours() {
                 slot.role = Role::Volumes;
             }
             self.pools.push(pool);
@@ -291,7 +291,7 @@ impl Storage {
                 polled.has_news |= of_volumes(&self.pools[index]);
                 polled.outcomes.extend(self.advance(index, event, config));
                 let pool = &self.pools[index];
-                let ours = matches!(pool.state(), StoreState::Ready | StoreState::Damaged);
+                let ours = pool.is_ours();
                 if !ours && pool.is_idle() {
                     disks[pool.number].role = Role::Free;
                     arena.free(self.pools.remove(index).store.into_buffer());
@@ -338,6 +338,15 @@ impl Storage {
                     })
                 })
             }
+            (StoreEvent::Kept { sector }, _) => Some(Err(format!(
+                "disk {}: wipe unfinished: sector {sector} does not read back as zeroes: replace the disk, or destroy it",
+                pool.number
+            ))),
+            (StoreEvent::Done, Some(Order::Wipe)) => Some(Ok(format!(
+                "disk {}: the table of volumes is gone: {WIPED} sectors erased and read back as zeroes; what volumes held \
+                 is still behind them",
+                pool.number
+            ))),
             (StoreEvent::Done, Some(Order::Delete { name })) => {
                 Some(Ok(format!("volume {name} is gone")))
             }
@@ -355,7 +364,10 @@ impl Storage {
                 if let Order::Reserve { id, .. } = order {
                     self.volumes.reservations_persisted(id, false);
                 }
-                let result = Err(format!("volume {}: {why}", order.name()));
+                let result = Err(match order {
+                    Order::Wipe => why,
+                    order => format!("volume {}: {why}", order.name()),
+                });
                 outcomes.push(Outcome { result, for_console });
             }
         }
@@ -372,6 +384,9 @@ fn log_state(pool: &DiskPool, event: Option<StoreEvent>) {
             log::error!("disk {number} {state}");
         }
         (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error}"),
+        (_, StoreState::HalfWiped) => {
+            log::error!("disk {number} {}", StoreState::HalfWiped);
+        }
         (_, StoreState::Damaged) => log::error!("disk {number} {}", StoreState::Damaged),
         (Some(StoreEvent::Loaded { one_copy: true }), _) => log::warn!(
             "disk {number}: one copy of the table of volumes is damaged, perhaps by a power cut: \

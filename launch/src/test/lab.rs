@@ -102,7 +102,7 @@ impl Lab {
             return Ok(());
         };
         if self.formats.is_empty() {
-            let program = full::in_tests()?;
+            let program = full::in_tests("launch-full")?;
             for (variable, format) in FORMATS {
                 let path = workspace::target().join("test").join(format!("isthmus.{format}"));
                 let mut pack = Command::new(&program);

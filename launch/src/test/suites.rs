@@ -134,6 +134,8 @@ const SERVERS_USED: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Servers, Purpose::Tls];
 /// Peers that speak TLS with a PSK, on the loopback interface.
 const PSK_PEERS: &[Purpose] = &[Purpose::Host, Purpose::TlsPsk];
+/// The image, in QEMU, and Prometheus' `promtool`.
+const PROMTOOL: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Prometheus];
 /// NBD servers, on the loopback interface.
 const NBD_SERVERS: &[Purpose] = &[Purpose::Host, Purpose::Nbd];
 /// The image, in QEMU, and NBD servers.
@@ -219,6 +221,8 @@ pub(super) const SUITES: &[Suite] = &[
     boot_suite("cores", 30),
     boot_suite("config", 40),
     boot_suite("lifecycle", 70),
+    boot_suite("host_tools", 40),
+    Suite { uses: PROMTOOL, tier: Tier::Long, ..boot_suite("monitoring", 30) },
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("schemathesis", 240) },
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
     Suite { uses: SERVERS_USED, ..boot_suite("names", 60) },

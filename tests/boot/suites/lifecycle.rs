@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, keeps_configuration, spec};
 use launch::http::{Answer, request};
 use launch::image::config_disk;
-use launch::qemu::Vm;
+use launch::qemu::{Disk, Vm};
 use serde_json::Value;
 
 use super::config::with_http;
@@ -344,5 +344,87 @@ fn log_is_followed_over_http() -> Result<()> {
     let log = rita.json("GET", "log?filter=audit", "", 200)?;
     ensure!(log.to_string().contains("set system.hostname followed"), "{log}");
     ensure!(rita.json("GET", "audit", "", 200)?.to_string().contains("known_by"), "the audit log");
+    Ok(())
+}
+
+/// Whether a file contains these bytes.
+fn has(path: &std::path::Path, bytes: &[u8]) -> Result<bool> {
+    Ok(std::fs::read(path)?.windows(bytes.len()).any(|window| window == bytes))
+}
+
+#[test]
+fn wiped_config_disk_keeps_nothing_and_an_unfinished_wipe_is_reported() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), config_disk(Some("[system]\nhostname = \"secretive\"\n"))?)?;
+    let spec = || Ok::<_, anyhow::Error>(spec()?.disk(keeps_configuration(disk.path())).reboots());
+    let mut vm = boot(spec()?)?;
+    vm.run("set system.dns 10.0.2.3")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(has(disk.path(), b"secretive")? && has(disk.path(), b"set system.dns")?, "it is kept");
+    vm.run("wipe")?.contains("confirm with `wipe --yes disk0`")?;
+    vm.run("wipe --yes disk1")?.contains("confirm with `wipe --yes disk0`")?;
+    vm.run("wipe disk0 --yes disk0")?.contains("is the config disk")?;
+    vm.run("wipe --yes")?.contains("error: accepted: `wipe --yes NAME`")?;
+    vm.run("wipe --yes disk0")?.contains("4088 sectors erased and read back as zeroes")?;
+    for (text, what) in [("secretive", "a name"), ("set system", "audit"), ("ISTHM", "a slot")] {
+        let bytes = std::fs::read(disk.path())?;
+        let area = bytes.windows(16).position(|window| window == b"ISTHMUS CONFIG 1");
+        let area = area.context("the area")?;
+        let rest = [&bytes[..area], &bytes[area + 16..]].concat();
+        ensure!(!rest.windows(text.len()).any(|window| window == text.as_bytes()), "{what}");
+    }
+    vm.run("show version")?.contains("secretive")?;
+    vm.run("save")?.contains("the config disk was wiped: reboot first")?;
+    vm.reboot()?;
+    vm.run("show version")?.lacks("secretive")?;
+    vm.run("show history")?.lacks("save")?;
+    vm.run("set system.hostname second")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    vm.kill();
+
+    // The power failed while the disk was being erased.
+    let mut bytes = std::fs::read(disk.path())?;
+    let area = bytes.windows(16).position(|window| window == b"ISTHMUS CONFIG 1");
+    let area = area.context("the area")?;
+    bytes[area + 16..area + 32].copy_from_slice(b" WIPE UNFINISHED");
+    std::fs::write(disk.path(), bytes)?;
+    let mut vm = boot(spec()?)?;
+    vm.run("show version")?.lacks("second")?;
+    vm.run("doctor")?
+        .contains("fault")?
+        .contains("wipe unfinished")?
+        .contains("wipe --yes disk0")?;
+    vm.run("save")?.contains("error: wipe unfinished")?;
+    vm.run("wipe --yes disk0")?.contains("4088 sectors erased")?;
+    ensure!(!has(disk.path(), b"second")?, "the rest is erased, too");
+    vm.reboot()?;
+    vm.run("doctor")?.lacks("wipe unfinished")?;
+    vm.run("set system.hostname third")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    Ok(())
+}
+
+#[test]
+fn table_of_volumes_is_wiped_by_an_admin_unless_a_volume_is_in_use() -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    file.as_file().set_len(16 << 20)?;
+    let (mut vm, server) = with_http(spec()?.config(USERS).disk(Disk::new(file.path())))?;
+    vm.run("wipe disk0")?.contains("confirm with `wipe disk0 --yes disk0`")?;
+    vm.run("wipe disk0 --yes disk0")?.contains("is blank: there is no table of volumes to wipe")?;
+    vm.run("wipe disk7 --yes disk7")?.contains("there is no disk disk7")?;
+    vm.run("volume create kept disk=0 size=1MiB")?.contains("has 1.0 MiB on disk 0")?;
+    vm.run("export add kept volume=kept")?.lacks("error")?;
+    vm.run("wipe disk0 --yes disk0")?.contains("is exported as kept")?;
+    vm.run("export remove kept")?.lacks("error")?;
+    vm.run("wipe disk0 --yes disk1")?.contains("and with it volumes kept")?;
+    let command = "{\"command\":\"wipe disk0 --yes disk0\"}";
+    Client(server, "operator-token").json("POST", "commands", command, 403)?;
+    let done = Client(server, "admin-token").json("POST", "commands", command, 200)?;
+    ensure!(done.to_string().contains("2048 sectors erased and read back as zeroes"), "{done}");
+    ensure!(!has(file.path(), b"ISTHMUS")? && !has(file.path(), b"kept")?, "nothing is left");
+    vm.run("show volumes")?.lacks("kept")?;
+    vm.run("volume create new disk=0 size=1MiB")?.contains("has 1.0 MiB on disk 0")?;
+    vm.run("show audit")?.contains("http ada from")?.contains("wipe disk0 --yes disk0")?;
     Ok(())
 }

@@ -143,7 +143,7 @@ impl Nest {
 fn bundle(directory: &Path) -> Result<PathBuf> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test passthrough")?;
-    std::fs::copy(launch::full::in_tests()?, directory.join("isthmus"))?;
+    std::fs::copy(launch::full::in_tests("launch-full")?, directory.join("isthmus"))?;
     std::fs::copy(image, directory.join("isthmus.elf"))?;
     let archive = directory.join("bundle.tar");
     let mut tar = Command::new("tar");

@@ -14,10 +14,11 @@ pub(super) fn configuration(appliance: &dyn Appliance) -> Vec<Finding> {
     let machine = appliance.machine();
     let document = appliance.document();
     for problem in machine.problems {
-        check.fault(
-            problem.clone(),
-            "correct the document (`./isthmus check FILE`), `save`, `reboot`",
-        );
+        let remedy = match problem.contains("wipe unfinished") {
+            true => "erase the rest of the disk with that command, then `reboot`",
+            false => "correct the document (`./isthmus check FILE`), `save`, `reboot`",
+        };
+        check.fault(problem.clone(), remedy);
     }
     if document.is_closed() {
         check.fault(
@@ -108,10 +109,12 @@ pub(super) fn smc(appliance: &dyn Appliance) -> Vec<Finding> {
     let Some(smc) = appliance.smc() else { return check.or_ok("not in use") };
     let counters = smc.engine.counters();
     for (reason, count) in &counters.fallbacks {
+        let hosts = hosts_that_fell_back(appliance, *reason);
+        let of = if hosts.is_empty() { hosts } else { format!(" with {hosts}") };
         check.warning(
-            format!("{count} connections fell back to TCP: {reason}"),
+            format!("{count} connections{of} fell back to TCP: {reason}"),
             format!(
-                "{}; `show refused` names the peers, `show smc stats` counts",
+                "{}; `show refused` names the hosts, `show log` the servers; `show smc stats` counts",
                 remedy_of_fallback(*reason)
             ),
         );
@@ -123,6 +126,18 @@ pub(super) fn smc(appliance: &dyn Appliance) -> Vec<Finding> {
         );
     }
     check.or_ok(format!("{} connections, none fell back to TCP", counters.client + counters.server))
+}
+
+/// The latest hosts that were declined for this reason, in the order of `show refused`.
+fn hosts_that_fell_back(appliance: &dyn Appliance, reason: Reason) -> String {
+    let reason = reason.to_string();
+    let newest = appliance.machine().refused.newest();
+    let of_reason = newest
+        .map(|(_, refusal)| refusal)
+        .filter(|one| one.reason == "declined" && one.advice.starts_with(&reason));
+    let hosts: Vec<String> =
+        of_reason.filter_map(|one| Some(one.who?.to_canonical().to_string())).collect();
+    listed(&hosts)
 }
 
 /// What helps against a fallback.
@@ -140,7 +155,12 @@ fn remedy_of_fallback(reason: Reason) -> &'static str {
         Reason::NO_UEID | Reason::MODE | Reason::RELEASE | Reason::NO_V2_EXTENSION => {
             "give both hosts a common EID (`set smc.ueid NAME`, `smcr ueid add NAME`)"
         }
-        Reason::NO_DEVICE | Reason::NO_SMCR_DEVICE => {
+        // The code for both, in Linux too.
+        Reason::NO_DEVICE => {
+            "give both hosts a common EID (`show smc ueid`, `set smc.ueid NAME`; on the peer `smcr ueid show`, \
+             `smcr ueid add NAME`), and the peer an RDMA device (`smcr device`)"
+        }
+        Reason::NO_SMCR_DEVICE => {
             "give the peer an RDMA device (`smcr device`), in the subnet or PNET ID of the appliance"
         }
         Reason::TIMEOUT_CONFIRM_LINK | Reason::TIMEOUT_ADD_LINK | Reason::READY_LINK => {

@@ -11,6 +11,7 @@ mod options;
 mod remote;
 pub(crate) mod sessions;
 pub(crate) mod volumes;
+mod wipe;
 
 use crate::appliance::{Appliance, Told};
 use crate::console::{
@@ -79,6 +80,7 @@ pub(crate) fn act(appliance: &mut dyn Appliance, verb: ObjectVerb, rest: &str) -
         ObjectVerb::Name(NameVerb::Resolve) => resolve(appliance, name()?),
         ObjectVerb::Upgrade(UpgradeVerb::Confirm) => appliance.carry_out(Order::ConfirmUpgrade),
         ObjectVerb::Upgrade(UpgradeVerb::Write) => appliance.carry_out(Order::Upgrade(&words)),
+        ObjectVerb::Wipe => wipe::wipe(appliance, &words),
         // `Operator` executes it, because it needs the caller.
         ObjectVerb::Configure(_) => Err("no caller".into()),
     }

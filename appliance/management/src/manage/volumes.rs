@@ -16,7 +16,7 @@ use crate::words::lines;
 use std::collections::BTreeSet;
 
 /// The number of the disk with this name, if exactly one disk has it.
-fn number_of(disks: &[DiskStatus<'_>], name: &DeviceName) -> Option<usize> {
+pub(super) fn number_of(disks: &[DiskStatus<'_>], name: &DeviceName) -> Option<usize> {
     let matches = |(number, disk): &(usize, &DiskStatus<'_>)| {
         name.is_disk(*number, disk.location, disk.serial)
     };

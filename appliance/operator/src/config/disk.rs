@@ -5,6 +5,7 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 0..16 | `ISTHMUS CONFIG 1`: the layout |
+//! | 16..32 | ` WIPE UNFINISHED`: all else is being erased, see [`wipe`] |
 //! | 8192..12288 | the certificate that the appliance made for itself, see [`super::kept_pair`] |
 //! | 16384.. | first slot, see [`super::slot`] |
 //! | 32768.. | second slot |
@@ -22,6 +23,11 @@
 //! a write of its first sector arms it. After an I/O error of that write the trial is withdrawn before the error is
 //! reported, and again each second until the disk has accepted that. The boot that starts the trial marks it as spent
 //! before, so that every other boot has the current document. Confirming it saves it.
+//!
+//! [`wipe`] erases all of it.
+
+mod trial;
+mod wipe;
 
 use super::history::REVISIONS;
 use super::partitions::Stretch;
@@ -30,6 +36,7 @@ use crate::audit::{BLOCK, PLACES};
 use drivers::hal::{
     Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
 };
+use wipe::Wiping;
 
 /// Bytes of the area that [`format()`] creates. The rest of the disk is not used.
 pub const AREA_LEN: usize = 2 << 20;
@@ -93,6 +100,8 @@ pub enum Event {
     Withdrawn,
     /// Such a trial could not be withdrawn yet.
     StillArmed,
+    /// The area is erased. So many sectors after its first block read back as zeroes.
+    Wiped(u64),
     /// The load or save failed: cause and remedy, for the operator.
     Failed(String),
 }
@@ -130,6 +139,8 @@ pub struct ConfigDisk {
     armed: Option<usize>,
     /// The error that is reported when the trial is withdrawn.
     refusal: Option<String>,
+    /// Whether the area is being erased.
+    wiping: Wiping,
 }
 
 /// What a save writes.
@@ -143,6 +154,8 @@ enum Writing {
     Withdrawal,
     /// A block of the audit log, at this place.
     Audit(usize),
+    /// Zeroes, over everything.
+    Wipe,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +170,12 @@ enum Step {
     WriteMark,
     WriteRevision,
     WriteAudit,
+    /// Marks the area as one that is being erased.
+    MarkWipe,
+    Erase,
+    CheckErased,
+    ClearMark,
+    CheckHeader,
 }
 
 const LOAD: &[Step] = &[Step::ReadHeader, Step::ReadSlot(0), Step::ReadSlot(1)];
@@ -193,43 +212,8 @@ impl ConfigDisk {
             trial: None,
             armed: None,
             refusal: None,
+            wiping: Wiping::No,
         })
-    }
-
-    /// Takes the trial that the load has found: the seconds for its confirmation, the document, and the sector and
-    /// bytes that mark it as spent. They must be durable before the trial is started.
-    pub fn take_trial(&mut self) -> Option<(u64, Vec<u8>, u64, Vec<u8>)> {
-        let (slot, seconds, text) = self.trial.take()?;
-        self.armed = Some(slot);
-        let mut bytes = vec![0; SLOT_LEN];
-        slot::write_as(&mut bytes, slot::SPENT, seconds, "").ok()?;
-        bytes.truncate(HEADER_LEN);
-        Some((seconds, text, self.first + (SLOTS[slot] / SECTOR) as u64, bytes))
-    }
-
-    /// Notes that the trial of [`Self::take_trial`] is durably marked as spent.
-    pub fn note_spent(&mut self) {
-        self.armed = None;
-    }
-
-    /// Whether the disk may hold a trial that the next boot starts, although this program has refused it.
-    #[inline]
-    pub fn is_in_doubt(&self) -> bool {
-        self.armed.is_some() && self.steps.is_empty()
-    }
-
-    /// Starts to withdraw a trial in doubt.
-    pub fn withdraw(&mut self) {
-        if self.is_in_doubt() && !self.is_read_only() {
-            self.begin_withdrawal();
-        }
-    }
-
-    fn begin_withdrawal(&mut self) {
-        let mut bytes = vec![0; SLOT_LEN];
-        slot::write_as(&mut bytes, slot::SPENT, 0, "").expect("an empty text fits");
-        self.buffer.write(0, &bytes[..HEADER_LEN]).expect("the buffer holds a slot");
-        (self.writing, self.steps, self.done) = (Writing::Withdrawal, WITHDRAW, 0);
     }
 
     /// First sectors of the slots for revisions. Empty if the area has no room for them.
@@ -240,7 +224,7 @@ impl ConfigDisk {
 
     /// Whether the area has room for revisions.
     pub fn has_history(&self) -> bool {
-        self.room >= HISTORY + REVISIONS * SLOT_LEN
+        self.wiping == Wiping::No && self.room >= HISTORY + REVISIONS * SLOT_LEN
     }
 
     /// The document saved before the loaded one, if its slot is whole.
@@ -317,7 +301,7 @@ impl ConfigDisk {
 
     /// Whether the area has room for the audit log.
     pub fn has_audit(&self) -> bool {
-        self.room >= AUDIT + PLACES * BLOCK
+        self.wiping == Wiping::No && self.room >= AUDIT + PLACES * BLOCK
     }
 
     /// Starts writing a block of the audit log. The error is a message for the operator.
@@ -342,6 +326,7 @@ impl ConfigDisk {
         if self.is_read_only() {
             return Err("the config disk is read-only; attach it writable".into());
         }
+        self.check_not_wiped()?;
         let mut bytes = vec![0; SLOT_LEN];
         fill(&mut bytes).map(|()| bytes)
     }
@@ -364,7 +349,13 @@ impl ConfigDisk {
                         None => continue,
                     }
                 }
-                self.done += self.request(step).data.len();
+                let len = self.request(step).data.len();
+                self.done += len;
+                if step == Step::CheckErased
+                    && let Some(event) = self.check_zeroes(len)
+                {
+                    return Some(event);
+                }
                 if self.done < self.extent(step).1 {
                     continue;
                 }
@@ -377,8 +368,11 @@ impl ConfigDisk {
                         None => continue,
                     },
                 }
-                if (step, self.writing) == (Step::WriteMark, Writing::Trial) {
-                    self.armed = Some(self.spare());
+                match (step, self.writing) {
+                    (Step::WriteMark, Writing::Trial) => self.armed = Some(self.spare()),
+                    // From here on a boot may find the mark.
+                    (Step::MarkWipe, _) => self.wiping = Wiping::Half,
+                    _ => {}
                 }
                 self.in_flight = true;
                 continue;
@@ -418,7 +412,10 @@ impl ConfigDisk {
     /// Byte offset and length of a step's transfer.
     fn extent(&self, step: Step) -> (usize, usize) {
         match step {
-            Step::ReadHeader => (0, HEADER_LEN),
+            Step::ReadHeader | Step::MarkWipe | Step::ClearMark | Step::CheckHeader => {
+                (0, HEADER_LEN)
+            }
+            Step::Erase | Step::CheckErased => (HEADER_LEN, self.erased_len()),
             Step::ReadSlot(slot) => (SLOTS[slot], SLOT_LEN),
             Step::WriteSpareSlot => (SLOTS[self.spare()], SLOT_LEN),
             Step::WriteMark => (SLOTS[self.armed.unwrap_or(self.spare())], HEADER_LEN),
@@ -440,18 +437,26 @@ impl ConfigDisk {
     fn request(&self, step: Step) -> Request {
         let (start, len) = self.extent(step);
         let most = self.geometry.max_transfer as usize / HEADER_LEN * HEADER_LEN;
-        let len = (len - self.done).min(most);
+        let len = (len - self.done).min(most).min(SLOT_LEN);
+        // What is erased is longer than the buffer.
+        let at = if matches!(step, Step::Erase | Step::CheckErased) { 0 } else { self.done };
         Request {
             tag: 0,
             operation: match step {
-                Step::ReadHeader | Step::ReadSlot(_) => Operation::Read,
-                Step::WriteSpareSlot | Step::WriteMark | Step::WriteRevision | Step::WriteAudit => {
-                    Operation::Write
+                Step::ReadHeader | Step::ReadSlot(_) | Step::CheckErased | Step::CheckHeader => {
+                    Operation::Read
                 }
+                Step::WriteSpareSlot
+                | Step::WriteMark
+                | Step::WriteRevision
+                | Step::WriteAudit
+                | Step::MarkWipe
+                | Step::Erase
+                | Step::ClearMark => Operation::Write,
                 Step::GiveUp | Step::Flush => Operation::Flush,
             },
             sector: self.first + ((start + self.done) / SECTOR) as u64,
-            data: self.buffer.slice(self.done, len).expect("the buffer holds a slot"),
+            data: self.buffer.slice(at, len).expect("the buffer holds a slot"),
         }
     }
 
@@ -459,11 +464,15 @@ impl ConfigDisk {
         match step {
             Step::GiveUp => return Some(Event::NotAConfigDisk),
             Step::ReadHeader => {
-                let mut magic = [0; MAGIC.len()];
-                self.buffer.read(0, &mut magic).expect("the buffer holds a slot");
-                if magic != *MAGIC {
+                let mut start = [0; SECTOR];
+                self.buffer.read(0, &mut start).expect("the buffer holds a slot");
+                if !is_area(&start) {
                     self.steps = &[];
                     return Some(Event::NotAConfigDisk);
+                }
+                if wipe::is_marked(&start) {
+                    (self.wiping, self.steps) = (Wiping::Half, &[]);
+                    return Some(Event::Loaded(None));
                 }
             }
             Step::ReadSlot(slot) => {
@@ -494,6 +503,8 @@ impl ConfigDisk {
                 return Some(match self.writing {
                     Writing::Revision(number, _) => Event::Recorded(number),
                     Writing::Audit(_) => Event::AuditWritten,
+                    // A wipe ends with a read.
+                    Writing::Wipe => return None,
                     Writing::Trial => {
                         // It was not refused, so nothing is in doubt: it must not be withdrawn before the reboot.
                         (self.before, self.armed) = (None, None);
@@ -518,11 +529,8 @@ impl ConfigDisk {
                 // The trial is whole on the disk.
                 self.buffer.write(0, slot::TRIAL).expect("the buffer holds a slot");
             }
-            Step::Flush
-            | Step::WriteSpareSlot
-            | Step::WriteMark
-            | Step::WriteRevision
-            | Step::WriteAudit => {}
+            // After the other steps only a wipe has something to do.
+            _ => return self.advance_wipe(step),
         }
         None
     }
@@ -535,6 +543,9 @@ impl ConfigDisk {
             DiskError::Unsupported => "rejected a request that every disk must support",
             DiskError::Broken => "has failed",
         };
+        if self.is_half_wiped() {
+            return Some(Event::Failed(format!("wipe unfinished: the config disk {why}")));
+        }
         let why = format!("the config disk {why}; the saved configuration is unchanged");
         match self.writing {
             Writing::Trial if self.armed.is_some() => {

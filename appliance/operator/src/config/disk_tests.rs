@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 #[path = "power_cut_tests.rs"]
 mod power_cuts;
+#[path = "wipe_tests.rs"]
+mod wipes;
 
 struct Model {
     geometry: Geometry,

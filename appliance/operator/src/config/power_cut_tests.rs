@@ -19,7 +19,7 @@ enum Work {
 }
 
 /// Which of the unflushed sectors survive a cut, and the bytes of torn sectors that do.
-const SURVIVORS: [(u64, usize); 10] = [
+pub(super) const SURVIVORS: [(u64, usize); 10] = [
     (0, 0),
     (u64::MAX, 0),
     (1, 100),
@@ -33,7 +33,7 @@ const SURVIVORS: [(u64, usize); 10] = [
 ];
 
 /// A valid document of some KiB.
-fn document(number: u64) -> String {
+pub(super) fn document(number: u64) -> String {
     format!("[system]\nhostname = \"v{number}\"\n{}", "# a comment\n".repeat(800))
 }
 
@@ -47,13 +47,13 @@ fn revisions(disk: &Model, engine: &ConfigDisk) -> History {
 }
 
 /// Runs the engine for at most `requests` requests. Returns the event, if there is one.
-fn run(engine: &mut ConfigDisk, disk: &mut Model, requests: usize) -> Option<Event> {
+pub(super) fn run(engine: &mut ConfigDisk, disk: &mut Model, requests: usize) -> Option<Event> {
     let mut slow = Slow { disk, left: requests };
     (0..100).find_map(|_| engine.poll(&mut slow))
 }
 
 /// A disk with the saved document 1 and more revisions than it has room for.
-fn prepared() -> Vec<u8> {
+pub(super) fn prepared() -> Vec<u8> {
     let mut disk = Model::new(format(Some(&document(1))).unwrap(), 4096, Features::VOLATILE_CACHE);
     let (mut engine, _) = boot(&mut disk);
     for number in 1..=60 {

@@ -237,6 +237,12 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(&["save"], &[], "write the configuration to the config disk", Verb::Save),
     Command::new(
+        &["wipe"],
+        &[Argument::Rest("[DISK] --yes NAME")],
+        "erase the config disk NAME, or the table of volumes of DISK",
+        Verb::Manage(ObjectVerb::Wipe),
+    ),
+    Command::new(
         &["ping"],
         &[Argument::Address, Argument::Count, Argument::Size],
         "send echo requests with SIZE bytes of data, without fragmentation",

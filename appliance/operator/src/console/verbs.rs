@@ -30,6 +30,8 @@ pub enum ObjectVerb {
     Upgrade(UpgradeVerb),
     /// The candidate and the revisions of the configuration.
     Configure(ConfigureVerb),
+    /// `wipe`: erases the config disk, or the table of volumes of another.
+    Wipe,
 }
 
 /// Commands on the candidate and the revisions of the configuration.
@@ -251,6 +253,7 @@ impl ObjectVerb {
             | ObjectVerb::Ntb(NtbVerb::Reset)
             | ObjectVerb::Nvme(NvmeVerb::Ana)
             | ObjectVerb::Usnic(UsnicVerb::Reset | UsnicVerb::Put)
+            | ObjectVerb::Wipe
             | ObjectVerb::Upgrade(UpgradeVerb::Confirm | UpgradeVerb::Write) => true,
         }
     }

@@ -29,7 +29,7 @@ use verbs::{ConnectionManager, Ctx, Provider};
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const STEP: Duration = Duration::from_micros(200);
 /// 2026-01-01.
 pub const TODAY: u64 = 1_767_225_600;

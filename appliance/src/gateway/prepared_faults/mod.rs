@@ -3,9 +3,10 @@
 mod lab;
 
 use core::time::Duration;
-use lab::{Lab, OUR_MAC, OURS};
-use net::connector::Connector;
+use lab::{HOST, Lab, OUR_MAC, OURS};
+use net::connector::{Connector, Progress};
 use net::tcp::Limits;
+use smcr::wire::{Decline, Eid, PathType, PeerId, Proposal, ProposalV2};
 use storage::rnbd::wire::{AccessMode, PORT};
 
 const VOLUME: &str = "[[volume]]\nname = \"ram0\"\nsize = \"1MiB\"\n";
@@ -169,6 +170,70 @@ fn clock_that_is_off_is_explained() {
     lab.pass(Duration::from_secs(15));
     let found = finding(&lab.run("doctor"), "no time server");
     assert!(found.contains("10.9.0.2") && found.contains("UDP port 123"), "{found}");
+}
+
+/// The host connects to the echo service with SMC, and offers only this EID. Returns what it is sent.
+fn propose(lab: &mut Lab, eid: &str) -> Vec<u8> {
+    let limits = Limits { connections: 1, receive: 4096, transmit: 4096 };
+    let mut connector = Connector::new(limits, lab.now().as_nanos() as u16);
+    let to = std::net::SocketAddr::new(OURS.into(), smcr::echo::ECHO_PORT);
+    let connection = connector.connect(&mut lab.interface, to, true).unwrap();
+    lab.until("the connection is open", |lab| {
+        connector.progress(&lab.interface, connection) == Progress::Open { smc: true }
+    });
+    let v2 = ProposalV2 {
+        eids: vec![Eid::new(eid).unwrap()],
+        release: 1,
+        gid: HOST.to_ipv6_mapped(),
+        max_conns: 255,
+        max_links: 2,
+        features: 0,
+    };
+    let proposal = Proposal {
+        version: 2,
+        v1_type: PathType::None,
+        v2_type: PathType::R,
+        peer_id: PeerId::default(),
+        gid: std::net::Ipv6Addr::UNSPECIFIED,
+        mac: [0; 6],
+        prefixes: None,
+        v2: Some(v2),
+    };
+    connector.write(&mut lab.interface, connection, &proposal.emit()).unwrap();
+    let mut answer = vec![0; 1024];
+    let mut length = 0;
+    lab.until("an answer", |lab| {
+        length = connector.read(&mut lab.interface, connection, &mut answer).unwrap_or(0);
+        length > 0
+    });
+    connector.stop(&mut lab.interface);
+    answer.truncate(length);
+    answer
+}
+
+#[test]
+fn host_that_falls_back_to_tcp_is_explained() {
+    let mut lab = Lab::new("[smc]\nservices = true\nueid = [\"OURS\"]\n");
+    let found = finding(&lab.run("doctor"), " SMC-R ");
+    assert!(found.starts_with("ok"), "{found}");
+    let declined = propose(&mut lab, "THEIRS");
+    assert!(Decline::parse(&declined).is_ok(), "{declined:?}");
+    explained(&mut lab, "show refused", &["SMC-R", "10.9.0.2", "no common SMC device or EID"]);
+    let found = finding(&lab.run("doctor"), "fell back to TCP");
+    assert!(found.starts_with("warning") && found.contains("SMC-R"), "{found}");
+    for text in [
+        "1 connections with 10.9.0.2 fell back",
+        "no common SMC device or EID",
+        "set smc.ueid NAME",
+        "smcr ueid add NAME",
+        "smcr device",
+    ] {
+        assert!(found.contains(text), "{text}: {found}");
+    }
+    // A host that shares the EID is accepted. Nothing else is counted.
+    let accepted = propose(&mut lab, "OURS");
+    assert!(Decline::parse(&accepted).is_err(), "{accepted:?}");
+    assert!(lab.run("doctor").contains("1 connections with 10.9.0.2 fell back"));
 }
 
 #[test]

@@ -101,7 +101,8 @@ impl Loaded {
 
     /// Creates TLS if configured.
     pub fn start_tls(&self, disks: &mut Disks, resources: &mut Resources) -> Option<Secure> {
-        let kept = self.stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
+        let place = self.stored.place.as_ref().filter(|(_, engine)| !engine.is_half_wiped());
+        let kept = place.map(|(number, engine)| (*number, engine.pair()));
         let random = Randomness::new(seed(&mut *resources.rng), resources.entropy);
         let (config, arena) = (self.document.config(), resources.platform.arena());
         let clock = MachineClock(&*resources.machine);

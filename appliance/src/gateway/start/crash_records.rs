@@ -17,7 +17,8 @@ pub(super) fn keep(
     resources: &mut Resources,
 ) -> Result<(), String> {
     let Resources { machine, platform, .. } = resources;
-    let place = stored.place.as_ref().map(|(number, engine)| (*number, engine.crashes()));
+    let place = stored.place.as_ref().filter(|(_, engine)| !engine.is_half_wiped());
+    let place = place.map(|(number, engine)| (*number, engine.crashes()));
     let sector =
         |first: u64, record: u64| first + (crash::place(record) * crash::RECORD_LEN / 512) as u64;
     let mut result = Ok(());

@@ -235,6 +235,7 @@ fn state(loaded: Loaded, disks: Disks, running: Running, control: Control, now: 
         audit,
         noting: None,
         arming: false,
+        wiping: false,
         waiting: None,
         lifecycle: revisions::at_boot(history, trial, salt, now),
         document,

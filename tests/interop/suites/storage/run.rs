@@ -32,7 +32,7 @@ impl Run {
         let image = std::env::var_os("ISTHMUS_IMAGE");
         let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test storage")?;
         let target = tempfile::tempdir()?;
-        let mut command = Command::new(launch::full::in_tests()?);
+        let mut command = Command::new(launch::full::in_tests("launch-full")?);
         command.args(["run", "--tcg", "--image"]).arg(image).args(words);
         command.env("CARGO_TARGET_DIR", target.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -11,13 +11,20 @@
 //! Space is zeroed, and the zeroes are flushed, before a table that allocates it to a volume is
 //! written. So new space reads as zeroes, and after a power cut a change is on the disk completely or
 //! not at all. The format is specific to Isthmus.
+//!
+//! A wipe replaces the first bytes by `ISTHMUS WIPING 1`, erases the first MiB behind them, reads it back, and erases the
+//! first block last. After a power cut the disk has its table, or none.
 
 mod store;
 mod table;
 #[cfg(test)]
+mod test_model;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wipe_tests;
 
-pub use store::{Store, StoreEvent, StoreState};
+pub use store::{Store, StoreEvent, StoreState, WIPED};
 pub use table::{Change, Table, TableError, VolumeEntry};
 
 /// Bytes of an allocation unit.

@@ -10,6 +10,10 @@ use drivers::hal::{
 };
 
 const MAGIC: &[u8; 16] = b"ISTHMUS VOLUMES1";
+/// The head of a disk whose table is being erased.
+const WIPING: &[u8; 16] = b"ISTHMUS WIPING 1";
+/// Sectors that a wipe erases: all before the first extent.
+pub const WIPED: u64 = super::UNIT_SECTORS;
 /// Length of the head, which identifies the disk: a whole block, whatever the block size.
 const HEAD_LEN: usize = 4096;
 /// Where each copy starts, in bytes.
@@ -17,6 +21,8 @@ const COPIES: [u64; 2] = [32 << 10, 64 << 10];
 const SECTOR: u64 = 512;
 /// Most sectors in one write-zeroes request.
 const MAX_ZEROES: u64 = 1 << 16;
+/// Bytes that a wipe erases behind the head.
+const ERASED_LEN: usize = super::UNIT as usize - HEAD_LEN;
 
 /// State of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +35,8 @@ pub enum StoreState {
     Foreign,
     /// It has a valid table.
     Ready,
+    /// A wipe was interrupted. It has no table.
+    HalfWiped,
     /// Its head is valid, but neither copy of the table is. It is not written to.
     Damaged,
     /// It cannot be used: it is too small, or its blocks are too large.
@@ -45,6 +53,7 @@ impl fmt::Display for StoreState {
             StoreState::Blank => "is blank",
             StoreState::Foreign => "holds something else",
             StoreState::Ready => "has a table of volumes",
+            StoreState::HalfWiped => "has a wipe unfinished: repeat `wipe`",
             StoreState::Damaged => "has a damaged table of volumes; it is not written to",
             StoreState::Unusable => "is too small for volumes, or has blocks of more than 4 KiB",
         })
@@ -59,8 +68,13 @@ pub enum StoreEvent {
         /// Only one copy of the table is valid, because of a power cut or a defect of the disk.
         one_copy: bool,
     },
-    /// The change, or the claim, is durable.
+    /// The change, the claim or the wipe is durable.
     Done,
+    /// A wipe has read back something else than zeroes.
+    Kept {
+        /// The first such sector of the disk.
+        sector: u64,
+    },
     /// The disk failed. A change in progress may be on the disk at the next start.
     Failed(DiskError),
 }
@@ -76,6 +90,14 @@ enum Step {
     ClearCopy(usize),
     WriteCopy(usize),
     WriteHead,
+    MarkWipe,
+    /// Erases what is behind the head.
+    Erase,
+    CheckErased,
+    ClearHead,
+    CheckHead,
+    /// Ends a wipe, without a request to the disk.
+    Wiped,
     /// Ends the operation, without a request to the disk.
     Finish,
 }
@@ -116,6 +138,18 @@ const CLAIM: &[Step] = &[
     Step::WriteHead,
     Step::Flush,
     Step::Finish,
+];
+const WIPE: &[Step] = &[
+    Step::Flush,
+    Step::MarkWipe,
+    Step::Flush,
+    Step::Erase,
+    Step::Flush,
+    Step::CheckErased,
+    Step::ClearHead,
+    Step::Flush,
+    Step::CheckHead,
+    Step::Wiped,
 ];
 const CHANGE: [&[Step]; 2] = [
     &[Step::Zero, Step::Flush, Step::WriteCopy(0), Step::Flush, Step::Finish],
@@ -185,7 +219,7 @@ impl Store {
     pub fn claim(&mut self, force: bool) -> bool {
         let claimable = match self.state {
             StoreState::Blank => true,
-            StoreState::Foreign | StoreState::Damaged => force,
+            StoreState::Foreign | StoreState::Damaged | StoreState::HalfWiped => force,
             StoreState::Loading
             | StoreState::Ready
             | StoreState::Unusable
@@ -197,6 +231,18 @@ impl Store {
         (self.next, self.generation) = (Table::default(), 1);
         self.image = self.next.encode(1);
         self.steps = CLAIM;
+        true
+    }
+
+    /// Starts to erase the table, and all before the first extent. The caller has closed the volumes. False if there is
+    /// no table, or an operation is in progress.
+    pub fn wipe(&mut self) -> bool {
+        let has_table =
+            matches!(self.state, StoreState::Ready | StoreState::Damaged | StoreState::HalfWiped);
+        if !has_table || self.is_busy() || self.is_read_only() {
+            return false;
+        }
+        self.steps = WIPE;
         true
     }
 
@@ -225,7 +271,12 @@ impl Store {
                 let completion = disk.poll()?;
                 self.in_flight = None;
                 match completion.result {
-                    Ok(()) => self.done += amount,
+                    Ok(()) => {
+                        self.done += amount;
+                        if let Some(event) = self.check_zeroes(step, amount) {
+                            return Some(event);
+                        }
+                    }
                     Err(DiskError::Unsupported) if step == Step::Zero && !self.zero_by_writing => {
                         self.zero_by_writing = true;
                     }
@@ -265,7 +316,7 @@ impl Store {
     /// The next request of a step, and its share of the step's progress; None if the step is complete.
     fn request(&mut self, step: Step) -> Option<(Request, u64)> {
         let (operation, at, length) = match step {
-            Step::Finish => return None,
+            Step::Finish | Step::Wiped => return None,
             Step::Flush => {
                 let volatile = self.geometry.features.contains(Features::VOLATILE_CACHE);
                 let data = Window::empty();
@@ -280,7 +331,10 @@ impl Store {
                     * HEAD_LEN as u64;
                 (Operation::Read, end - COPY_LEN as u64, COPY_LEN)
             }
-            Step::WriteHead => (Operation::Write, 0, HEAD_LEN),
+            Step::WriteHead | Step::MarkWipe | Step::ClearHead => (Operation::Write, 0, HEAD_LEN),
+            Step::CheckHead => (Operation::Read, 0, HEAD_LEN),
+            Step::Erase => (Operation::Write, HEAD_LEN as u64, ERASED_LEN),
+            Step::CheckErased => (Operation::Read, HEAD_LEN as u64, ERASED_LEN),
             Step::ClearCopy(copy) | Step::WriteCopy(copy) => {
                 (Operation::Write, COPIES[copy], COPY_LEN)
             }
@@ -293,8 +347,10 @@ impl Store {
             self.fill_buffer(step);
         }
         let most = (self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN).max(HEAD_LEN);
-        let part = (length - done).min(most);
-        let data = self.buffer.slice(done, part)?;
+        let part = (length - done).min(most).min(COPY_LEN);
+        // What is erased is longer than the buffer.
+        let from = if matches!(step, Step::Erase | Step::CheckErased) { 0 } else { done };
+        let data = self.buffer.slice(from, part)?;
         let sector = (at + self.done) / SECTOR;
         Some((Request { tag: 0, operation, sector, data }, part as u64))
     }
@@ -309,7 +365,8 @@ impl Store {
         match step {
             Step::WriteCopy(_) => write(&self.image),
             Step::WriteHead => write(MAGIC),
-            Step::ClearCopy(_) | Step::Zero => write(&[]),
+            Step::MarkWipe => write(WIPING),
+            Step::ClearCopy(_) | Step::Zero | Step::Erase | Step::ClearHead => write(&[]),
             _ => {}
         }
     }
@@ -347,6 +404,8 @@ impl Store {
                 let bytes = self.contents(HEAD_LEN);
                 if bytes.starts_with(MAGIC) {
                     self.state = StoreState::Damaged;
+                } else if bytes.starts_with(WIPING) {
+                    self.state = StoreState::HalfWiped;
                 }
                 self.blank = bytes.iter().all(|&byte| byte == 0);
             }
@@ -390,13 +449,40 @@ impl Store {
                 self.zero = Vec::new();
                 return Some(StoreEvent::Done);
             }
+            Step::MarkWipe => {
+                // The table is not used any more, whatever follows.
+                (self.state, self.table, self.generation) =
+                    (StoreState::HalfWiped, Table::default(), 0);
+            }
+            Step::Wiped => {
+                self.state = StoreState::Blank;
+                return Some(StoreEvent::Done);
+            }
             Step::Zero
+            | Step::Erase
+            | Step::CheckErased
+            | Step::ClearHead
+            | Step::CheckHead
             | Step::Flush
             | Step::ClearCopy(_)
             | Step::WriteCopy(_)
             | Step::WriteHead => {}
         }
         None
+    }
+
+    /// Checks what a wipe has read back: the last `amount` bytes of the step. The event, if they are not zeroes.
+    fn check_zeroes(&mut self, step: Step, amount: u64) -> Option<StoreEvent> {
+        let start = match step {
+            Step::CheckErased => HEAD_LEN as u64,
+            Step::CheckHead => 0,
+            _ => return None,
+        };
+        let bytes = self.contents(amount as usize);
+        let at = bytes.iter().position(|&byte| byte != 0)?;
+        let sector = (start + self.done - amount + at as u64) / SECTOR;
+        (self.steps, self.done) = (&[], 0);
+        Some(StoreEvent::Kept { sector })
     }
 
     fn contents(&self, length: usize) -> Vec<u8> {
@@ -407,6 +493,10 @@ impl Store {
     }
 
     fn fail(&mut self, error: DiskError) -> StoreEvent {
+        if self.steps.first() == Some(&Step::MarkWipe) {
+            // The mark may be on the disk.
+            self.finish(Step::MarkWipe);
+        }
         (self.steps, self.done) = (&[], 0);
         self.image = Vec::new();
         self.zero = Vec::new();

@@ -1,0 +1,7 @@
+//! The program behind `./isthmus top`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    top::main()
+}
