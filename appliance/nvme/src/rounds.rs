@@ -60,10 +60,11 @@ impl Target {
             let (id, slot) = QueueId::of_word(completion.tag.word);
             self.volume_completed(id, slot, completion.result, ctx);
         }
-        done += self.poll_fused(ctx);
         if done > 0 || self.retry_at.is_some_and(|at| at <= ctx.now) {
             done += self.retry_busy(ctx);
         }
+        // After the writes that waited for a fused operation: a host with one after the other does not keep them waiting.
+        done += self.poll_fused(ctx);
         if self.check_at.is_some_and(|at| at <= ctx.now) {
             self.check(ctx);
         }

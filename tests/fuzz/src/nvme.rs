@@ -66,6 +66,7 @@ impl World {
                 ana_group: 1,
                 read_only: false,
                 block_size: None,
+                limits: Default::default(),
             }],
         };
         let both = vec![subsystem(0, VICTIM, "victim"), subsystem(1, ATTACKER, "attacker")];

@@ -17,6 +17,7 @@ fn commands_on_objects_have_the_verb_of_their_words() {
         let Verb::Manage(verb) = command.verb else { continue };
         let words = match command.words {
             ["upgrade"] => "upgrade(write)".into(),
+            ["wipe"] => "wipe".into(),
             ["show", object, verb] => format!("{object}({verb})"),
             ["resolve"] => "name(resolve)".into(),
             // `compare` and `show history` are short for `configure compare` and so on.

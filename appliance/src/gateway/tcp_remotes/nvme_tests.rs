@@ -44,7 +44,6 @@ impl Server {
         let mut arena = Arena::on_heap(64 << 20);
         let mut volumes = Volumes::new();
         let memory = arena.alloc(SIZE, 4096).unwrap();
-        memory.fill(0x11);
         let volume = Box::new(RamVolume::new(memory, false));
         volumes.add(rtrs::Name::new("ram0").unwrap(), volume).unwrap();
         let mut target = Target::new(Settings::default(), &mut arena).unwrap();
@@ -55,6 +54,7 @@ impl Server {
             ana_group: 1,
             read_only: false,
             block_size: None,
+            limits: Default::default(),
         };
         let subsystem = SubsystemConfig {
             nqn: NQN.into(),
@@ -226,6 +226,11 @@ fn namespace_is_read_written_zeroed_and_deallocated() {
     let geometry = world.storage.volumes.geometry(far).unwrap();
     assert_eq!(geometry.sectors, SIZE as u64 / 512);
     assert!(world.storage.volumes.revision() > revision, "users look at the size again");
+    let old = world.arena.alloc(SIZE, 4096).unwrap();
+    old.fill(0x11);
+    world.submit(0, Operation::Write { durable: false }, 0, old);
+    world.pass(2 * SECOND);
+    assert_eq!(world.done(), [(0, Ok(()))]);
     let data = world.arena.alloc(512 << 10, 4096).unwrap();
     data.fill(0xab);
     world.submit(1, Operation::Write { durable: true }, 512, data);
