@@ -10,7 +10,7 @@ use crate::orders::Order;
 fn removed(old: &Config, new: &Config) -> Vec<Leaving> {
     let is_gone = |name: &str| new.volume_names().all(|other| other.as_str() != name);
     let volumes = old.volume.iter().cloned().map(Leaving::Volume);
-    let remotes = old.remote.iter().cloned().map(Leaving::Remote);
+    let remotes = old.remote.iter().cloned().map(Box::new).map(Leaving::Remote);
     volumes.chain(remotes).filter(|one| is_gone(one.name())).collect()
 }
 

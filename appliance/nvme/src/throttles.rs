@@ -172,7 +172,7 @@ impl Target {
         if !keys.is_empty() {
             keys.rotate_left(1);
         }
-        keys.extend(self.throttles.waiting.drain(..));
+        keys.append(&mut self.throttles.waiting);
         self.throttles.waiting = keys;
         self.throttles.settle();
         BUDGET - budget

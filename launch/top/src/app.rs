@@ -180,7 +180,7 @@ impl App {
     /// The table of a section: the rows that the filter admits, and the number of all rows.
     pub fn table(&self, section: usize) -> Option<(Table, usize)> {
         let now = self.now.as_ref()?;
-        let Some(found) = SECTIONS.get(section) else { return None };
+        let found = SECTIONS.get(section)?;
         let mut table = (found.table)(now, self.before.as_ref());
         if let Some(why) = now.missing(found.path) {
             table.empty = harmless(why);

@@ -377,12 +377,11 @@ pub(crate) fn ana_groups(log: &[u8]) -> u16 {
 
 /// The state of a group, in descriptors without namespaces.
 pub(crate) fn ana_state(groups: &[u8], group: u32) -> Result<Option<Access>, Failure> {
-    for one in groups.chunks_exact(ANA_GROUP).filter(|one| u32_at(one, 0) == group) {
-        if u32_at(one, 4) != 0 {
-            return Err(Failure::Protocol("its ANA log lists namespaces that were not asked for"));
-        }
-        let state = Access::of(u8_at(one, 16));
-        return state.map(Some).ok_or(Failure::Protocol("its ANA log has an unknown state"));
+    let mut groups = groups.chunks_exact(ANA_GROUP);
+    let Some(one) = groups.find(|one| u32_at(one, 0) == group) else { return Ok(None) };
+    if u32_at(one, 4) != 0 {
+        return Err(Failure::Protocol("its ANA log lists namespaces that were not asked for"));
     }
-    Ok(None)
+    let state = Access::of(u8_at(one, 16));
+    state.map(Some).ok_or(Failure::Protocol("its ANA log has an unknown state"))
 }

@@ -36,7 +36,7 @@ pub enum Leaving {
     /// In memory, or a whole disk.
     Volume(Volume),
     /// On a remote server.
-    Remote(Remote),
+    Remote(Box<Remote>),
 }
 
 impl Leaving {

@@ -174,11 +174,11 @@ impl World {
 
     /// Why a path ended last.
     pub fn failure(&self) -> Option<Failure> {
-        let failures = self.notices.iter().filter_map(|notice| match notice {
+        let mut failures = self.notices.iter().filter_map(|notice| match notice {
             Notice::Down { why, .. } => Some(*why),
             _ => None,
         });
-        failures.last()
+        failures.next_back()
     }
 }
 
