@@ -93,6 +93,8 @@ fn top_prints_one_frame_of_every_section() -> Result<()> {
         rest = &rest[at + wanted.len()..];
     }
     ensure!(!shown.contains('\x1b'), "{shown:?}");
+    // Any client may read what the page shows, unless this is off.
+    vm.run("set http.anonymous false")?.lacks("error")?;
     let refused = run("launch-top", &["--once"], server, "wrong")?;
     ensure!(!refused.status.success() && text(&refused.stderr).contains("401"), "{refused:?}");
     drop(vm);

@@ -390,7 +390,7 @@ fn wiped_config_disk_keeps_nothing_and_an_unfinished_wipe_is_reported() -> Resul
     bytes[area + 16..area + 32].copy_from_slice(b" WIPE UNFINISHED");
     std::fs::write(disk.path(), bytes)?;
     let mut vm = boot(spec()?)?;
-    vm.run("show version")?.lacks("second")?;
+    vm.run("show version")?.lacks(" second")?;
     vm.run("doctor")?
         .contains("fault")?
         .contains("wipe unfinished")?
@@ -413,7 +413,7 @@ fn table_of_volumes_is_wiped_by_an_admin_unless_a_volume_is_in_use() -> Result<(
     vm.run("wipe disk0")?.contains("confirm with `wipe disk0 --yes disk0`")?;
     vm.run("wipe disk0 --yes disk0")?.contains("is blank: there is no table of volumes to wipe")?;
     vm.run("wipe disk7 --yes disk7")?.contains("there is no disk disk7")?;
-    vm.run("volume create kept disk=0 size=1MiB")?.contains("has 1.0 MiB on disk 0")?;
+    vm.run("volume create kept disk=0 size=1MiB")?.contains("has 1MiB on disk 0")?;
     vm.run("export add kept volume=kept")?.lacks("error")?;
     vm.run("wipe disk0 --yes disk0")?.contains("is exported as kept")?;
     vm.run("export remove kept")?.lacks("error")?;
@@ -424,7 +424,7 @@ fn table_of_volumes_is_wiped_by_an_admin_unless_a_volume_is_in_use() -> Result<(
     ensure!(done.to_string().contains("2048 sectors erased and read back as zeroes"), "{done}");
     ensure!(!has(file.path(), b"ISTHMUS")? && !has(file.path(), b"kept")?, "nothing is left");
     vm.run("show volumes")?.lacks("kept")?;
-    vm.run("volume create new disk=0 size=1MiB")?.contains("has 1.0 MiB on disk 0")?;
+    vm.run("volume create new disk=0 size=1MiB")?.contains("has 1MiB on disk 0")?;
     vm.run("show audit")?.contains("http ada from")?.contains("wipe disk0 --yes disk0")?;
     Ok(())
 }

@@ -97,7 +97,7 @@ fn namespace_of_stock_linux_is_mapped_and_exported_again() -> Result<()> {
              dd if=/dev/ram0 bs=1M count=4 iflag=direct 2>/dev/null | cmp - /tmp/data
              blkdiscard {device} || true"
         ))?;
-        gateway.run("ls /nvme-host/far")?.contains("live")?;
+        gateway.run("cat /nvme-host/far/state")?.contains("open")?;
         gateway.run("remote list")?.contains("nvme-tcp")?;
         client.sh(&format!("nvme disconnect -n {NEAR}"))?;
         Ok(())
@@ -120,7 +120,7 @@ fn target_that_goes_away_under_load_loses_no_data() -> Result<()> {
         client.wait_until("! kill -0 $(cat /tmp/pid) 2>/dev/null", Duration::from_secs(300))?;
         let output = client.sh("cat /tmp/fio")?;
         ensure!(!output.contains("verify:") && !output.contains("error="), "{output}");
-        gateway.run("ls /nvme-host/far")?.contains("open")?;
+        gateway.run("cat /nvme-host/far/state")?.contains("open")?;
         client.sh(&format!("nvme disconnect -n {NEAR}"))?;
         Ok(())
     })
