@@ -8,7 +8,6 @@
  *                                       sends and reads back BYTES in each round; words:
  *       tcp     plain TCP           early   close without a half-close      hold[=N] wait N (2) s before the end
  *       linger0 close with SO_LINGER 0                                      urgent  end with an urgent byte among others
- *       marked  as urgent; the byte must come back marked urgent
  *       time    print the milliseconds of the slowest round   seconds=N start no round after N seconds
  *       together  connect one after the other, and begin the rounds when all are connected
  */
@@ -26,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -180,7 +178,7 @@ static int list_sockets(void)
 
 static struct sockaddr_in target;
 static size_t bytes;
-static int rounds, tcp, early, hold, linger0, urgent, marked, timed, together;
+static int rounds, tcp, early, hold, linger0, urgent, timed, together;
 static int failed;
 static long slowest, seconds;
 static pthread_mutex_t connecting = PTHREAD_MUTEX_INITIALIZER;
@@ -249,33 +247,12 @@ static const char *one_round(int fd, long number, size_t from)
 	return NULL;
 }
 
-/* Reads urgent bytes in their place in the stream. */
-static void urgent_inline(int fd)
-{
-	int on = 1;
-	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on);
-}
-
-/* Whether the next byte is the urgent one. */
-static int at_mark(int fd)
-{
-	int is = 0;
-	return ioctl(fd, SIOCATMARK, &is) == 0 && is;
-}
-
-/* Whether an urgent byte between others comes back in its place, and with its mark if that is asked for. */
+/* Whether an urgent byte between others comes back in its place. */
 static int urgent_in_its_place(int fd)
 {
 	char back[11];
-	struct pollfd more = {.fd = fd, .events = POLLIN | POLLPRI};
-	urgent_inline(fd);
-	if (send(fd, "before", 6, 0) != 6 || send(fd, "U", 1, MSG_OOB) != 1)
-		return 0;
-	/* Linux's SMC-R stops a read one byte before the end, not before the urgent byte: it has to be the last one. */
-	usleep(300000);
-	return recv(fd, back, 6, MSG_WAITALL) == 6 && poll(&more, 1, 5000) == 1 && (!marked || at_mark(fd)) &&
-	       send(fd, "then", 4, 0) == 4 && recv(fd, back + 6, 5, MSG_WAITALL) == 5 &&
-	       !memcmp(back, "beforeUthen", sizeof back);
+	return send(fd, "before", 6, 0) == 6 && send(fd, "U", 1, MSG_OOB) == 1 && send(fd, "then", 4, 0) == 4 &&
+	       recv(fd, back, sizeof back, MSG_WAITALL) == sizeof back && !memcmp(back, "beforeUthen", sizeof back);
 }
 
 static void *client(void *argument)
@@ -326,18 +303,10 @@ static void *serve_one(void *argument)
 	int fd = (long)argument;
 	char *piece = malloc(PIECE);
 	ssize_t got;
-	struct pollfd more = {.fd = fd, .events = POLLIN};
-	urgent_inline(fd);
-	/* An urgent byte is read alone, and is sent back as one. */
-	while (poll(&more, 1, -1) == 1) {
-		int mark = at_mark(fd);
-		got = recv(fd, piece, mark ? 1 : PIECE, 0);
-		if (got <= 0)
-			break;
+	while ((got = recv(fd, piece, PIECE, 0)) > 0)
 		for (ssize_t sent = 0, done; sent < got; sent += done)
-			if ((done = send(fd, piece + sent, got - sent, MSG_NOSIGNAL | (mark ? MSG_OOB : 0))) < 0)
+			if ((done = send(fd, piece + sent, got - sent, MSG_NOSIGNAL)) < 0)
 				goto end;
-	}
 end:
 	close(fd);
 	free(piece);
@@ -409,8 +378,7 @@ int main(int count, char **words)
 		if (!strncmp(words[n], "hold", 4))
 			hold = words[n][4] ? atoi(words[n] + 5) : 2;
 		linger0 |= !strcmp(words[n], "linger0");
-		marked |= !strcmp(words[n], "marked");
-		urgent |= marked || !strcmp(words[n], "urgent");
+		urgent |= !strcmp(words[n], "urgent");
 		timed |= !strcmp(words[n], "time");
 		together |= !strcmp(words[n], "together");
 		if (!strncmp(words[n], "seconds=", 8))

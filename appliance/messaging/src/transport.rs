@@ -147,18 +147,6 @@ pub trait Transport {
     fn room(&mut self, connection: Self::Connection) -> usize;
     /// Writes as many bytes as there is room for, or one message. Returns the number of bytes.
     fn write(&mut self, connection: Self::Connection, bytes: &[u8]) -> Result<usize, Unwritten>;
-    /// Number of unread bytes up to and including the peer's urgent byte. None without one.
-    fn urgent_mark(&self, _: Self::Connection) -> Option<u64> {
-        None
-    }
-    /// As [`Transport::write`]; if all bytes are accepted, the last one is urgent, where the transport has urgent data.
-    fn write_urgent(
-        &mut self,
-        connection: Self::Connection,
-        bytes: &[u8],
-    ) -> Result<usize, Unwritten> {
-        self.write(connection, bytes)
-    }
     /// Half-closes our direction after the written data, if the transport supports that.
     fn finish(&mut self, connection: Self::Connection);
     /// Closes or aborts a connection. Returns the number of messages that had arrived and were not read.

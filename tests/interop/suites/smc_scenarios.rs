@@ -32,8 +32,6 @@ fn streams_of_all_shapes_work() -> Result<()> {
             lab.echo(port, "1000 1 1 urgent").context("urgent data")?;
             lab.echo(port, "5000000 1 1").context("5 MB")?;
         }
-        // The echo service has no marks. Through the rule they stay at their byte, in both directions.
-        lab.echo(7001, "1000 1 1 marked").context("a mark by rule")?;
         lab.echo(7, "5000000 1 8").context("8 times 5 MB")?;
         lab.echo(7001, "1000000 1 8").context("8 times 1 MB by rule")?;
         Ok(())

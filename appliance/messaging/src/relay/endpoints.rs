@@ -54,18 +54,10 @@ impl<P: SmcDevice + ?Sized> Sides for Endpoints<'_, '_, '_, '_, P> {
 
     #[inline]
     fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-        accepted(self.put(side, bytes))
-    }
-
-    #[inline]
-    fn urgent_mark(&mut self, side: Side) -> Option<u64> {
-        on!(self, side, transport, it, transport.urgent_mark(it), None)
-    }
-
-    fn write_urgent(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-        let none = Err(Unwritten::Ended(Closed::Gone));
-        let written = on!(self, side, transport, it, transport.write_urgent(it, bytes), none);
-        accepted(written)
+        self.put(side, bytes).or_else(|why| match why {
+            Unwritten::Full | Unwritten::Length => Ok(0),
+            Unwritten::Ended(closed) => Err(closed),
+        })
     }
 
     #[inline]
@@ -92,13 +84,4 @@ impl<P: SmcDevice + ?Sized> MessageSides for Endpoints<'_, '_, '_, '_, P> {
     fn reason(&mut self, side: Side) -> Reason {
         on!(self, side, transport, it, transport.reason(it), Reason::Lost)
     }
-}
-
-/// Number of bytes that a side has accepted.
-#[inline]
-fn accepted(written: Result<usize, Unwritten>) -> Result<usize, Closed> {
-    written.or_else(|why| match why {
-        Unwritten::Full | Unwritten::Length => Ok(0),
-        Unwritten::Ended(closed) => Err(closed),
-    })
 }

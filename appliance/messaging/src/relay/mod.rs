@@ -2,8 +2,8 @@
 //! connection to one of its servers, over TCP, SMC-R or a message transport.
 //!
 //! Data is read from one side only if the other side has room for it, so all data of a connection is in the buffers of
-//! its two ends. Half-closes and aborts are forwarded. An urgent byte stays at its position in the stream. It keeps its
-//! mark from SMC-R to SMC-R; the TCP here has no urgent data. Names are not resolved.
+//! its two ends. Half-closes and aborts are forwarded. SMC's urgent byte stays at its position in the stream, without
+//! its mark, because the TCP here has no urgent data. Names are not resolved.
 //!
 //! Connections with events wait in a queue for their turn, in which at most `TURN` bytes move each way. A connection
 //! with more data goes to the end of the queue. A connection without data or room leaves the queue, and returns with

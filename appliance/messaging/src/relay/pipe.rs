@@ -30,14 +30,6 @@ pub trait Sides {
     fn room(&mut self, side: Side) -> usize;
     /// Writes. Accepts all bytes if there is room.
     fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed>;
-    /// Number of unread bytes up to and including the peer's urgent byte. None without one.
-    fn urgent_mark(&mut self, _: Side) -> Option<u64> {
-        None
-    }
-    /// As [`Sides::write`]. The last byte is urgent, if the side can mark it.
-    fn write_urgent(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-        self.write(side, bytes)
-    }
     /// Half-closes our direction, after the written data.
     fn finish(&mut self, side: Side);
 }
@@ -64,21 +56,12 @@ impl Pipe {
         let to = from.other();
         let mut moved = 0;
         while !self.finished && moved < turn {
-            let mut room = sides.room(to).min(piece.len());
-            let mark = sides.urgent_mark(from).and_then(|mark| usize::try_from(mark).ok());
-            if let Some(mark) = mark {
-                // The urgent byte is the last one of its write.
-                room = room.min(mark);
-            }
+            let room = sides.room(to).min(piece.len());
             // Also without room, because an empty read reports a lost connection.
             match sides.read(from, &mut piece[..room]) {
                 Ok(0) => break,
                 Ok(count) => {
-                    let written = match mark == Some(count) {
-                        true => sides.write_urgent(to, &piece[..count]),
-                        false => sides.write(to, &piece[..count]),
-                    };
-                    if written != Ok(count) {
+                    if sides.write(to, &piece[..count]) != Ok(count) {
                         return Err(Closed::Gone);
                     }
                     moved += count;
@@ -111,10 +94,6 @@ mod tests {
         lost: bool,
         capacity: usize,
         written: Vec<u8>,
-        /// Position of the urgent byte among those that arrive.
-        mark: Option<usize>,
-        /// Positions of urgent bytes among the written ones.
-        urgent: Vec<usize>,
         /// Bytes written and not yet read by the peer.
         held: usize,
         finished: bool,
@@ -139,7 +118,6 @@ mod tests {
                 return Err(Closed::Finished);
             }
             let count = end.arrives.len().min(into.len());
-            end.mark = end.mark.and_then(|mark| mark.checked_sub(count));
             for (to, from) in into.iter_mut().zip(end.arrives.drain(..count)) {
                 *to = from;
             }
@@ -158,15 +136,6 @@ mod tests {
             let count = bytes.len().min(end.capacity - end.held);
             end.held += count;
             end.written.extend_from_slice(&bytes[..count]);
-            Ok(count)
-        }
-        fn urgent_mark(&mut self, side: Side) -> Option<u64> {
-            self.at(side).mark.map(|mark| mark as u64 + 1)
-        }
-        fn write_urgent(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-            let count = self.write(side, bytes)?;
-            let end = self.at(side);
-            end.urgent.push(end.written.len() - 1);
             Ok(count)
         }
         fn finish(&mut self, side: Side) {
@@ -212,13 +181,12 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes arrive unchanged and in order, with the urgent one marked, however arrivals and reads interleave.
+        /// Bytes arrive unchanged and in order, however arrivals and reads interleave.
         #[test]
         fn stream_arrives_unchanged(
             steps in prop::collection::vec((0usize..50, 0usize..50), 1..60),
             capacity in 1usize..40,
             size in 1usize..20,
-            marked in 0usize..200,
         ) {
             let mut both = Endpoints::default();
             both.at(Side::Frontend).capacity = capacity;
@@ -226,12 +194,8 @@ mod tests {
             let mut sent = Vec::new();
             for &(arrive, take) in &steps {
                 for _ in 0..arrive {
-                    let back = both.at(Side::Backend);
-                    if sent.len() == marked {
-                        back.mark = Some(back.arrives.len());
-                    }
                     sent.push(sent.len() as u8);
-                    back.arrives.push_back(*sent.last().unwrap());
+                    both.at(Side::Backend).arrives.push_back(*sent.last().unwrap());
                 }
                 pipe.flow(Side::Backend, &mut both, &mut piece, usize::MAX).unwrap();
                 prop_assert!(both.at(Side::Frontend).held <= capacity);
@@ -245,8 +209,6 @@ mod tests {
             }
             prop_assert_eq!(&both.at(Side::Frontend).written, &sent);
             prop_assert_eq!(pipe.bytes, sent.len() as u64);
-            let urgent: Vec<usize> = (marked < sent.len()).then_some(marked).into_iter().collect();
-            prop_assert_eq!(&both.at(Side::Frontend).urgent, &urgent, "the mark stays at its byte");
         }
     }
 }

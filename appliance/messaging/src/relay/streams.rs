@@ -82,18 +82,6 @@ macro_rules! stream_transport {
             }
 
             #[inline]
-            fn urgent_mark(&self, (at, id): Stream) -> Option<u64> {
-                self.$field[at].urgent_mark(id, self.world.engine)
-            }
-
-            fn write_urgent(&mut self, (at, id): Stream, bytes: &[u8]) -> Result<usize, Unwritten> {
-                let World { interfaces, engine, ctx, .. } = &mut *self.world;
-                let interface = interfaces.get(at);
-                let written = self.$field[at].write_urgent(id, bytes, interface, engine, ctx);
-                written.map_err(Unwritten::Ended)
-            }
-
-            #[inline]
             fn finish(&mut self, (at, id): Stream) {
                 let World { interfaces, engine, ctx, .. } = &mut *self.world;
                 self.$field[at].finish(id, interfaces.get(at), engine, ctx);

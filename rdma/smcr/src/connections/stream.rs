@@ -65,28 +65,6 @@ impl<T: Tcp> Connections<T> {
         }
     }
 
-    /// Number of unread bytes up to and including the peer's urgent byte. None without one, and over TCP.
-    pub fn urgent_mark(&self, id: ConnectionId, engine: &Engine) -> Option<u64> {
-        let State::Smc(socket) = self.get(id)?.state else { return None };
-        engine.urgent_mark(socket)
-    }
-
-    /// As [`Connections::write`]; if all bytes are accepted, the last one is urgent over SMC-R. TCP has no urgent data
-    /// here: the byte is written without the mark.
-    pub fn write_urgent<P: SmcDevice + ?Sized>(
-        &mut self,
-        id: ConnectionId,
-        bytes: &[u8],
-        interface: &mut Interface,
-        engine: &mut Engine,
-        ctx: &mut Ctx<'_, P>,
-    ) -> Result<usize, Closed> {
-        match self.get(id).map(|connection| connection.state) {
-            Some(State::Smc(socket)) => engine.send_urgent(socket, bytes, ctx).map_err(unsent),
-            _ => self.write(id, bytes, interface, engine, ctx),
-        }
-    }
-
     /// Writes as many bytes as there is room for, and returns their number.
     pub fn write<P: SmcDevice + ?Sized>(
         &mut self,
@@ -99,7 +77,10 @@ impl<T: Tcp> Connections<T> {
         let connection = self.get(id).ok_or(Closed::Gone)?;
         match connection.state {
             State::Opening | State::Refused | State::Handshake(_) | State::GivenUp(_) => Ok(0),
-            State::Smc(socket) => engine.send(socket, bytes, ctx).map_err(unsent),
+            State::Smc(socket) => engine.send(socket, bytes, ctx).map_err(|error| match error {
+                SendError::Closed => Closed::Finished,
+                SendError::Aborted | SendError::NoMemory => Closed::Gone,
+            }),
             State::Tcp => self.tcp.write(interface, connection.name, bytes),
         }
     }
@@ -125,12 +106,5 @@ fn closed(error: RecvError) -> Closed {
     match error {
         RecvError::Finished => Closed::Finished,
         RecvError::Aborted => Closed::Gone,
-    }
-}
-
-fn unsent(error: SendError) -> Closed {
-    match error {
-        SendError::Closed => Closed::Finished,
-        SendError::Aborted | SendError::NoMemory => Closed::Gone,
     }
 }
