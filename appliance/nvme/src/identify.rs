@@ -1,4 +1,4 @@
-//! Identify (Base Specification, section 5.17). What is not supported is not claimed.
+//! Identify (Base Specification, section 5.17). Only supported features are claimed.
 
 use crate::command::Command;
 use crate::controller::Of;

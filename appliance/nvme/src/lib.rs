@@ -19,7 +19,7 @@
 //! | `fused` | the fused operation Compare and Write |
 //! | `throttles` | commands that wait for the limits of their namespace |
 //! | `reservations` | commands, features and notices of reservations |
-//! | `subsystem`, `configure` | what is served to whom, and changes of it at run time |
+//! | `subsystem`, `configure` | subsystems, namespaces, allowed hosts, and their changes at run time |
 //! | `keys`, `auth`, `tls`, `sources` | secrets of hosts, DH-HMAC-CHAP, TLS, and the slowing of those that fail |
 //! | `discovery` | the log of the subsystems that a host may use |
 //! | `tcp` | a queue over NVMe/TCP |

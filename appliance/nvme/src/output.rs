@@ -1,8 +1,8 @@
-//! Data for a host that is written piece by piece, of which the host reads a range.
+//! A log page or structure, written piece by piece; the host reads a range of it.
 
 use drivers::hal::Window;
 
-/// A range of a page: what is put outside of the range is dropped. The rest of the range is zero.
+/// A range of a page. Bytes outside of the range are dropped; bytes that are not written are zero.
 pub struct Output {
     window: Window,
     start: u64,

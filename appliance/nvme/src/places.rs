@@ -3,7 +3,7 @@
 //! A connection is accounted to its host's address ([`accountable`]: an IPv6 host to its /64, because it may use all
 //! addresses of it) until its Connect has succeeded and its authentication, if one is demanded. From then on it is
 //! accounted to its host's NQN, if the subsystem lists that NQN: all hosts of a storage network may be in one /64.
-//! Without a secret an NQN is a claim. Whoever can make it can use the host's namespaces, and gets that host's share of
+//! Without a secret an NQN is a claim. A host that makes it can use the other's namespaces, and gets its share of
 //! places, from any number of addresses. With `hosts = ["*"]` a host may invent its NQN, so its address counts.
 //!
 //! Discovery proves nothing, so a station could take the places of a host whose NQN it claims. A host that any

@@ -59,7 +59,7 @@ impl Pool {
         None
     }
 
-    /// Returns what was taken.
+    /// Gives a window back to the pool.
     pub fn give(&mut self, window: Window) {
         let offset = window.bus_address().wrapping_sub(self.memory.bus_address()) as usize;
         debug_assert!(offset.is_multiple_of(self.unit) && offset < self.memory.len());

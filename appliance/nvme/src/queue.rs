@@ -79,9 +79,9 @@ pub enum Action {
         /// The completion queue entry.
         cqe: [u8; 16],
     },
-    /// Close the connection, after what was queued before.
+    /// Close the connection, after the actions that were queued before.
     Close,
-    /// Close the connection at once: its host does not read what was queued before.
+    /// Close the connection at once: its host does not read the answers that were queued before.
     Cut,
 }
 

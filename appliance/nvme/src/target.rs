@@ -150,7 +150,7 @@ pub struct Target {
     pub(crate) scratch: Window,
     /// Zeroes, for volumes that cannot write them without data.
     pub(crate) zeroes: Window,
-    /// Volumes have requests of which their devices were not told.
+    /// Requests were submitted to volumes since the last doorbell.
     pub(crate) submitted: bool,
     /// Identifier of the next controller of the discovery subsystem.
     pub(crate) next_discovery: u16,

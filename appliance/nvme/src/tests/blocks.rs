@@ -107,7 +107,7 @@ fn zeroes_and_deallocated_ranges_read_as_zeroes() {
         expected[first * 512..(first + count) * 512].fill(0);
     }
     assert_eq!(lab.fetch(io, read(0, 128), 64 << 10).unwrap(), expected);
-    // 256 ranges, of which one is beyond the end: nothing is deallocated.
+    // One of 256 ranges is beyond the end: nothing is deallocated.
     let mut many = vec![0; 4096];
     for (n, place) in many.chunks_mut(16).enumerate() {
         place.copy_from_slice(&range(n as u64, 1));
