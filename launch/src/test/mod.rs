@@ -2,6 +2,7 @@
 
 mod cases;
 mod lab;
+mod pace;
 mod plan;
 mod reach;
 mod short;
@@ -24,6 +25,7 @@ use crate::qemu::boots;
 use crate::{fresh, guest, setup, workspace};
 use cases::{Outcome, compile, run};
 use lab::Lab;
+use pace::Pace;
 use plan::Job;
 use suites::{SANITIZED, SUITES};
 use summary::Summary;
@@ -129,6 +131,7 @@ struct Round<'a> {
     skipped: PathBuf,
     outcomes: Vec<(String, Outcome, Duration)>,
     not_run: Vec<String>,
+    pace: Pace,
 }
 
 impl Round<'_> {
@@ -137,14 +140,22 @@ impl Round<'_> {
         fs::write(&skipped, "")?;
         let mut environment =
             vec![("ISTHMUS_SKIPPED", skipped.clone()), (boots::VARIABLE, times::file(directory))];
-        if options.full {
+        if options.full || options.soak {
             environment.push(("ISTHMUS_FULL", "1".into()));
         }
         if let Some(seed) = options.seed {
             environment.push(("ISTHMUS_SEED", seed.to_string().into()));
         }
         let lab = Lab::new(Profile::dev(options.dev));
-        Ok(Round { options, lab, environment, skipped, outcomes: Vec::new(), not_run: Vec::new() })
+        Ok(Round {
+            options,
+            lab,
+            environment,
+            skipped,
+            outcomes: Vec::new(),
+            not_run: Vec::new(),
+            pace: Pace::default(),
+        })
     }
 
     fn run(&mut self, job: &Job) -> Result<()> {
@@ -154,6 +165,7 @@ impl Round<'_> {
         environment.extend(self.lab.environment(job));
         let started = Instant::now();
         let outcome = run(job, self.options, &environment)?;
+        self.pace.note(job, started.elapsed());
         self.outcomes.push((job.name(), outcome, started.elapsed()));
         Ok(())
     }
@@ -167,8 +179,8 @@ impl Round<'_> {
     ) -> Result<()> {
         for job in jobs {
             let image = if self.lab.lacks_an_image_for(&job) { IMAGE } else { 0 };
-            let takes = Duration::from_secs(u64::from(job.seconds()) * 5 / 4 + image);
-            if started.elapsed() + takes <= limit {
+            let estimate = Duration::from_secs(u64::from(job.seconds()) * 5 / 4 + image);
+            if started.elapsed() + estimate.mul_f64(self.pace.factor()) <= limit {
                 self.run(&job)?;
             } else {
                 self.not_run.push(job.name());

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::Options;
 use super::reach;
 use super::short;
-use super::suites::{Needs, PROVOKE, SUITES, Suite, Tier};
+use super::suites::{Needs, PROVOKE, SOAK, SUITES, Suite, Tier};
 use crate::{command, workspace};
 
 /// Approximate seconds of a part of a suite.
@@ -68,7 +68,7 @@ pub(super) fn first(options: &Options) -> Vec<Job> {
     let mut jobs: Vec<Job> = if !options.suites.is_empty() {
         SUITES.iter().filter(named).map(Job::all).collect()
     } else if options.soak {
-        SUITES.iter().filter(|suite| suite.tier == Tier::Soak).map(Job::all).collect()
+        SUITES.iter().filter_map(in_soak_tier).collect()
     } else if options.full {
         SUITES.iter().filter(|suite| suite.tier != Tier::Soak).map(Job::all).collect()
     } else {
@@ -91,6 +91,15 @@ fn in_short_tier(suite: &'static Suite) -> Option<Job> {
     };
     let alone = short::WITHOUT_IMAGE.contains(&suite.name);
     Some(Job { suite, cases, needs: if alone { Needs::Models } else { suite.needs } })
+}
+
+/// The soak tier's part of a suite.
+fn in_soak_tier(suite: &'static Suite) -> Option<Job> {
+    if suite.tier == Tier::Soak {
+        return Some(Job::all(suite));
+    }
+    let (_, case) = SOAK.iter().find(|(name, _)| *name == suite.name)?;
+    Some(Job { cases: Cases::Named(vec![case.to_string()]), ..Job::all(suite) })
 }
 
 /// The jobs that CI runs after the short tier, in order: suites that recent changes reach, then the others, starting

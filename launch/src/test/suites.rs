@@ -332,6 +332,12 @@ pub(super) const SUITES: &[Suite] = &[
 /// Suites that provoke faults, which needs an image with fault injection.
 pub(super) const PROVOKE: &[&str] = &["boot", "boot_metal", "cores", "ntb", "smc"];
 
+/// Cases that the soak tier runs of suites of the long tier. `ISTHMUS_FULL` makes them take more than ten minutes.
+pub(super) const SOAK: &[(&str, &str)] = &[
+    ("mlx5", "volume_is_mapped_again_after_a_reboot"),
+    ("power_cuts", "durable_writes_survive_power_cuts"),
+];
+
 /// Defaults of environment variables for cases without virtio devices.
 pub(super) const METAL: &[(&str, &str)] = &[("ISTHMUS_NIC", "e1000e"), ("ISTHMUS_DISK", "nvme")];
 
