@@ -2,7 +2,7 @@
 
 use crate::appliance::Appliance;
 use crate::audit::Line;
-use crate::config::Http;
+use crate::config::{Config, Http};
 use crate::console::{SmcTopic, Topic, log_row};
 use crate::loops::{LoopCounters, Stage};
 use crate::pieces::{Node, Rows};
@@ -112,6 +112,15 @@ pub(crate) fn not_ready_for_clients(appliance: &dyn Appliance) -> Vec<String> {
     reasons
 }
 
+/// Names and volumes of the exports of a configuration: without any `[[export]]`, of its volumes. Unlike
+/// [`Config::exports`] it builds nothing, because probes ask for the exports of a thousand volumes in a round.
+fn configured_exports(config: &Config) -> impl Iterator<Item = (&str, &str)> {
+    let named = config.export.iter().map(|export| (export.name.as_str(), export.volume.as_str()));
+    let volumes = config.volume_names().filter(move |_| config.export.is_empty());
+    let alone = volumes.filter(move |name| config.mirror_of(name.as_str()).is_none());
+    named.chain(alone.map(|name| (name.as_str(), name.as_str())))
+}
+
 /// Reasons why something configured is not in service. Empty if the appliance is ready.
 pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
     let problems = appliance.machine().problems;
@@ -151,18 +160,18 @@ pub fn not_ready(appliance: &dyn Appliance) -> Vec<String> {
             let exports = server.exports();
             let served: BTreeSet<&str> =
                 exports.iter().map(|export| export.name.as_str()).collect();
-            let wanted = appliance.wanted_exports();
-            let lacking = wanted.iter().filter(|export| !served.contains(export.name.as_str()));
-            reasons.extend(lacking.map(|export| {
-                format!("export {}: there is no volume {}", export.name, export.volume)
-            }));
+            let lacking = configured_exports(config).filter(|(name, _)| !served.contains(name));
+            reasons.extend(
+                lacking.map(|(name, volume)| format!("export {name}: there is no volume {volume}")),
+            );
             // Looking for the disk of each export costs much where there are many.
             let gone = |disk: &DiskStatus<'_>| disk.health.is_some_and(|health| health.gone);
-            let failed = appliance.disks().iter().any(gone);
-            reasons.extend(wanted.iter().filter(|_| failed).filter_map(|export| {
-                let disk = manage::volumes::failed_disk_of(appliance, export.volume.as_str())?;
-                Some(format!("export {}: {disk} has failed; see `show log`", export.name))
-            }));
+            if appliance.disks().iter().any(gone) {
+                reasons.extend(appliance.wanted_exports().iter().filter_map(|export| {
+                    let disk = manage::volumes::failed_disk_of(appliance, export.volume.as_str())?;
+                    Some(format!("export {}: {disk} has failed; see `show log`", export.name))
+                }));
+            }
         }
     }
     reasons
