@@ -4,7 +4,8 @@
 use super::disks::{DiskSlot, Role, number_of};
 use crate::config::{Config, Size, Volume};
 
-/// Checks the volumes of `wanted` that differ from `kept`, with an arena of `arena` bytes. Saved volumes are not
+/// Checks the volumes of `wanted` that differ from `kept`, with an arena of `arena` bytes. The next start has the same
+/// arena: only the kernel command line sets another. Saved volumes are not
 /// checked again, so that a disk that is missing now does not prevent saving other changes.
 pub(super) fn check(
     wanted: &Config,
@@ -25,7 +26,6 @@ pub(super) fn check(
     let memory = |config: &Config| {
         config.volume.iter().fold(0u64, |sum, volume| sum.saturating_add(volume.memory()))
     };
-    let arena = wanted.memory.arena.map_or(arena, |given| given.0.max(arena));
     let sum = memory(wanted);
     if sum > memory(kept) && sum >= arena {
         let (sum, arena) = (Size(sum), Size(arena));
@@ -133,6 +133,10 @@ mod tests {
         for (settings, why) in [
             (
                 &[("volume.0.size", "1TiB")][..],
+                "volumes in memory need 1TiB, but the arena has 128MiB",
+            ),
+            (
+                &[("memory.arena", "2TiB"), ("volume.0.size", "1TiB")],
                 "volumes in memory need 1TiB, but the arena has 128MiB",
             ),
             (&new("serial:boot", "")[..2], "volume v: the appliance boots from disk-boot"),
