@@ -1,9 +1,12 @@
 //! Access granted by a configuration and its restrictions, one line each. An upgrade compares the lines of two
 //! configurations and shows the operator those that only one of them has.
 
+use super::item::{Field, Item};
+use super::messaging::{Rule, Smc};
+use super::ntb::Ntb;
 use super::nvme::{HostNqn, Subsystem};
 use super::nvme_host::NvmeHost;
-use super::schema::{Config, Export};
+use super::schema::{Config, Export, Limits};
 use core::fmt::Display;
 
 /// The list value of a key, as in a line.
@@ -15,8 +18,6 @@ fn list(items: &[impl Display]) -> String {
 enum Door {
     /// The access of a subject, with its line.
     Access(String, String),
-    /// A subject with access that has no line of its own.
-    Present(String),
     /// A restriction of a subject, or of everything: its key, and its value if it has one.
     Limit(String, &'static str, Option<String>),
     /// A secret that a host of the subject has to prove: the host, and the key.
@@ -24,26 +25,87 @@ enum Door {
 }
 
 impl Door {
-    fn line(&self) -> Option<String> {
-        Some(match self {
+    fn line(&self) -> String {
+        match self {
             Door::Access(_, line) => line.clone(),
-            Door::Present(_) => return None,
             Door::Proof(subject, host, key) => format!("{subject}: {key} of {host} is set"),
             Door::Limit(subject, key, value) => {
                 let colon = if subject.is_empty() { "" } else { ": " };
                 let value = value.as_ref().map(|value| format!(" = {value}")).unwrap_or_default();
                 format!("{subject}{colon}{key}{value}")
             }
-        })
+        }
     }
 
     /// The subject that has access.
     fn subject(&self) -> Option<&str> {
         match self {
-            Door::Access(subject, _) | Door::Present(subject) => Some(subject),
+            Door::Access(subject, _) => Some(subject),
             Door::Limit(..) | Door::Proof(..) => None,
         }
     }
+}
+
+/// [`list`], of a list that restricts something.
+fn listed(items: &[impl Display]) -> Option<String> {
+    (!items.is_empty()).then(|| list(items))
+}
+
+/// The value of a key that differs from its default.
+fn changed(fields: &[Field], key: &str, value: impl Item + Display) -> Option<String> {
+    let field = fields.iter().find(|field| field.name == key)?;
+    (value.encode() != (field.default)()).then(|| value.to_string())
+}
+
+/// The subject of a bridge's lines.
+fn bridge(index: usize, ntb: &Ntb) -> String {
+    match (&ntb.device, ntb.tcp) {
+        (Some(device), _) => format!("ntb {device}"),
+        (None, Some(tcp)) => format!("ntb to {tcp}"),
+        (None, None) => format!("ntb {index}"),
+    }
+}
+
+/// Restrictions of an export.
+fn limits_of_export(export: &Export) -> Vec<Door> {
+    let subject = || format!("export {}", export.name);
+    let mut doors = Vec::new();
+    if export.read_only {
+        doors.push(Door::Limit(subject(), "read_only", None));
+    }
+    for (key, value) in [("sessions", listed(&export.sessions)), ("hosts", listed(&export.hosts))] {
+        doors.extend(value.map(|value| Door::Limit(subject(), key, Some(value))));
+    }
+    let limits = export.limits();
+    let rates = limits.entries();
+    doors.extend(rates.map(|(key, rate)| Door::Limit(subject(), key, Some(rate.to_string()))));
+    doors
+}
+
+/// Restrictions of a subsystem and of its namespaces.
+fn limits_of_subsystem(subsystem: &Subsystem) -> Vec<Door> {
+    let subject = || subject_of(subsystem);
+    let mut doors = Vec::new();
+    if subsystem.dhchap.is_required() {
+        doors.push(Door::Limit(subject(), "dhchap = required", None));
+    }
+    if subsystem.tls.is_required() {
+        doors.push(Door::Limit(subject(), "tls = required", None));
+    }
+    if !subsystem.hosts.iter().any(HostNqn::is_all) {
+        doors.push(Door::Limit(subject(), "hosts", Some(list(&subsystem.hosts))));
+    }
+    let networks = listed(&subsystem.networks);
+    doors.extend(networks.map(|networks| Door::Limit(subject(), "networks", Some(networks))));
+    for namespace in &subsystem.namespace {
+        let line = format!("{}: {} of {}", subject(), namespace.nsid, namespace.volume);
+        if namespace.read_only {
+            doors.push(Door::Limit(line.clone(), "read_only", None));
+        }
+        let rate = |(key, rate): (_, u64)| Door::Limit(line.clone(), key, Some(rate.to_string()));
+        doors.extend(namespace.limits().entries().map(rate));
+    }
+    doors
 }
 
 /// The subject of a subsystem's lines.
@@ -51,8 +113,11 @@ fn subject_of(subsystem: &Subsystem) -> String {
     format!("subsystem {}", subsystem.nqn)
 }
 
-/// Whether each entry of the list `new` is one of the list `old`.
+/// Whether the number `new` is no larger than `old`, or each entry of the list `new` is one of the list `old`.
 fn is_narrower(new: &str, old: &str) -> bool {
+    if let (Ok(new), Ok(old)) = (new.parse::<u64>(), old.parse::<u64>()) {
+        return new <= old;
+    }
     let entries = |list| str::split(list, ',').filter(|entry| !entry.is_empty());
     entries(new).all(|entry| entries(old).any(|other| other == entry))
 }
@@ -60,7 +125,7 @@ fn is_narrower(new: &str, old: &str) -> bool {
 impl Config {
     /// One line for each export, each rule, and each restriction of access.
     pub fn doors(&self, exports: &[Export]) -> Vec<String> {
-        self.all_doors(exports).iter().filter_map(Door::line).collect()
+        self.all_doors(exports).iter().map(Door::line).collect()
     }
 
     /// What this configuration admits and `old` does not, a line each, with the exports of both.
@@ -68,16 +133,10 @@ impl Config {
         let (new, before) = (self.all_doors(exports), old.all_doors(old_exports));
         let mut lines = Vec::new();
         for door in &new {
-            let Some(subject) = door.subject().filter(|subject| !subject.starts_with("user "))
-            else {
-                continue;
-            };
-            let known = before.iter().any(|other| match (door, other) {
-                (Door::Access(_, line), Door::Access(_, other)) => line == other,
-                _ => other.subject() == Some(subject),
-            });
-            if !known {
-                lines.push(door.line().unwrap_or_else(|| subject.into()));
+            let Door::Access(subject, line) = door else { continue };
+            let is_same = |other: &Door| matches!(other, Door::Access(_, known) if known == line);
+            if !subject.starts_with("user ") && !before.iter().any(is_same) {
+                lines.push(door.line());
             }
         }
         for door in &before {
@@ -93,7 +152,7 @@ impl Config {
                 _ => true,
             });
             if !gone && !narrower {
-                lines.push(format!("without {}", door.line().unwrap_or_default()));
+                lines.push(format!("without {}", door.line()));
             }
         }
         lines.extend(self.unproven(&before));
@@ -130,7 +189,7 @@ impl Config {
             let Some(subsystem) = self.subsystem.iter().find(admits) else { continue };
             let has = self.proofs(subsystem).any(|(of, other)| of == *host && other == *key);
             if !has {
-                lines.push(format!("without {}", door.line().unwrap_or_default()));
+                lines.push(format!("without {}", door.line()));
             }
         }
         lines
@@ -153,19 +212,51 @@ impl Config {
     }
 
     fn all_doors(&self, exports: &[Export]) -> Vec<Door> {
+        let mut doors = self.limits_of_everything();
+        for export in exports {
+            doors.extend(limits_of_export(export));
+        }
+        for subsystem in &self.subsystem {
+            doors.extend(limits_of_subsystem(subsystem));
+        }
+        let mut limit = |subject: String, key: &'static str, value: Option<String>| {
+            doors.extend(value.map(|value| Door::Limit(subject, key, Some(value))));
+        };
+        for rule in &self.rule {
+            let subject = || format!("rule {}", rule.name);
+            limit(subject(), "hosts", listed(&rule.hosts));
+            let fields = Rule::fields();
+            limit(subject(), "connections", changed(fields, "connections", rule.connections));
+            let per_host = rule.connections_per_host.map(|it| it.to_string());
+            limit(subject(), "connections_per_host", per_host);
+        }
+        for usnic in &self.usnic {
+            limit(format!("usnic {}", usnic.name), "hosts", listed(&usnic.hosts));
+        }
+        for link in &self.linx {
+            limit(format!("linx {}", link.name), "hosts", listed(&link.hosts));
+        }
+        for (i, ntb) in self.ntb.iter().enumerate() {
+            limit(bridge(i, ntb), "hosts", listed(&ntb.hosts));
+        }
+        doors.extend(self.accesses(exports));
+        doors
+    }
+
+    /// Restrictions that belong to no export, subsystem or rule.
+    fn limits_of_everything(&self) -> Vec<Door> {
         let mut doors = Vec::new();
-        let mut limit =
-            |restricts: bool, subject: &str, key: &'static str, value: Option<String>| {
-                if restricts {
-                    doors.push(Door::Limit(subject.into(), key, value));
-                }
-            };
+        let mut limit = |restricts: bool, key: &'static str, value: Option<String>| {
+            if restricts {
+                doors.push(Door::Limit(String::new(), key, value));
+            }
+        };
         let http = &self.http;
-        limit(!http.anonymous, "", "http.anonymous", Some("false".into()));
-        limit(!http.hosts.is_empty(), "", "http.hosts", Some(list(&http.hosts)));
-        limit(!http.listen.is_empty(), "", "http.listen", Some(list(&http.listen)));
-        limit(!self.smc.hosts.is_empty(), "", "smc.hosts", Some(list(&self.smc.hosts)));
-        limit(self.console.login, "", "console.login", Some("true".into()));
+        limit(!http.anonymous, "http.anonymous", Some("false".into()));
+        limit(!http.hosts.is_empty(), "http.hosts", Some(list(&http.hosts)));
+        limit(!http.listen.is_empty(), "http.listen", Some(list(&http.listen)));
+        limit(!self.smc.hosts.is_empty(), "smc.hosts", Some(list(&self.smc.hosts)));
+        limit(self.console.login, "console.login", Some("true".into()));
         let off = [
             ("http.enabled", http.enabled),
             ("rnbd.enabled", self.rnbd.enabled),
@@ -174,45 +265,27 @@ impl Config {
             ("smc.services", self.smc.services),
             ("services.udp_echo", self.services.udp_echo),
         ];
-        off.into_iter().for_each(|(key, on)| limit(!on, "", key, Some("false".into())));
-        limit(http.tls, "", "http.tls", Some("true".into()));
+        off.into_iter().for_each(|(key, on)| limit(!on, key, Some("false".into())));
+        limit(http.tls, "http.tls", Some("true".into()));
         let keys = [
             ("http.token_sha256 is set", http.token_sha256.is_some()),
             ("http.certificate is set", http.certificate.is_some()),
             ("http.key is set", http.key.is_some()),
             ("system.upgrade_key is set", self.system.upgrade_key.is_some()),
         ];
-        keys.into_iter().for_each(|(key, set)| limit(set, "", key, None));
-        for export in exports {
-            let subject = &format!("export {}", export.name);
-            limit(export.read_only, subject, "read_only", None);
-            let sessions = Some(list(&export.sessions));
-            limit(!export.sessions.is_empty(), subject, "sessions", sessions);
-            limit(!export.hosts.is_empty(), subject, "hosts", Some(list(&export.hosts)));
+        keys.into_iter().for_each(|(key, set)| limit(set, key, None));
+        let (limits, smc, fields) = (&self.limits, &self.smc, Limits::fields());
+        let sessions = changed(fields, "sessions_per_host", limits.sessions_per_host);
+        let connections = changed(fields, "connections_per_host", limits.connections_per_host);
+        for (key, value) in [
+            ("limits.sessions_per_host", sessions),
+            ("limits.connections_per_host", connections),
+            ("limits.memory_per_host", limits.memory_per_host.map(|size| size.0.to_string())),
+            ("smc.connections", changed(Smc::fields(), "connections", smc.connections)),
+            ("smc.connections_per_host", smc.connections_per_host.map(|it| it.to_string())),
+        ] {
+            limit(value.is_some(), key, value);
         }
-        for subsystem in &self.subsystem {
-            let subject = &subject_of(subsystem);
-            limit(subsystem.dhchap.is_required(), subject, "dhchap = required", None);
-            limit(subsystem.tls.is_required(), subject, "tls = required", None);
-            let is_open = subsystem.hosts.iter().any(HostNqn::is_all);
-            limit(!is_open, subject, "hosts", Some(list(&subsystem.hosts)));
-            let networks = Some(list(&subsystem.networks));
-            limit(!subsystem.networks.is_empty(), subject, "networks", networks);
-            for namespace in subsystem.namespace.iter().filter(|one| one.read_only) {
-                let line = format!("{subject}: {} of {}", namespace.nsid, namespace.volume);
-                limit(true, &line, "read_only", None);
-            }
-        }
-        for rule in self.rule.iter().filter(|rule| !rule.hosts.is_empty()) {
-            limit(true, &format!("rule {}", rule.name), "hosts", Some(list(&rule.hosts)));
-        }
-        for usnic in self.usnic.iter().filter(|usnic| !usnic.hosts.is_empty()) {
-            limit(true, &format!("usnic {}", usnic.name), "hosts", Some(list(&usnic.hosts)));
-        }
-        for link in self.linx.iter().filter(|link| !link.hosts.is_empty()) {
-            limit(true, &format!("linx {}", link.name), "hosts", Some(list(&link.hosts)));
-        }
-        doors.extend(self.accesses(exports));
         doors
     }
 
@@ -245,7 +318,13 @@ impl Config {
         }
         let usnic = self.usnic.iter().map(|one| format!("usnic {}", one.name));
         let linx = self.linx.iter().map(|one| format!("linx {}", one.name));
-        doors.extend(usnic.chain(linx).map(Door::Present));
+        let ntb = self.ntb.iter().enumerate().map(|(i, one)| bridge(i, one));
+        let rapidio = self.rapidio.iter().enumerate().map(|(i, one)| match &one.device {
+            Some(device) => format!("rapidio {device}"),
+            None => format!("rapidio {i}"),
+        });
+        let named = usnic.chain(linx).chain(ntb).chain(rapidio);
+        doors.extend(named.map(|subject| Door::Access(subject.clone(), subject)));
         doors
     }
 }
@@ -260,11 +339,14 @@ mod tests {
         const OLD: &str = "[http]\nhosts = [\"10.0.0.0/24\", \"10.0.1.0/24\"]\nanonymous = false\n\
              [[user]]\nname = \"ada\"\nrole = \"operate\"\ntoken_sha256 = \"TOKEN\"\n\
              [[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:80\"\nhosts = \"10.0.0.2\"\n\
-             [[export]]\nname = \"a\"\nvolume = \"ram0\"\nread_only = true\n\
+             connections = 8\n[limits]\nsessions_per_host = 2\n\
+             [[ntb]]\ntcp = \"10.0.0.9\"\nlisten = true\naddress = \"10.1.0.1\"\n\
+             peer = \"10.1.0.2\"\nhosts = \"10.0.0.8/30\"\n\
+             [[export]]\nname = \"a\"\nvolume = \"ram0\"\nread_only = true\niops = 500\n\
              [[subsystem]]\nnqn = \"nqn.x:a\"\nhosts = \"nqn.h:1\"\ndhchap = \"required\"\n\
              [[nvme_host]]\nnqn = \"nqn.h:1\"\n\
-             dhchap_secret = \"DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:\"\n\
-             tls_psk = \"NVMeTLSkey-1:01:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:\"\n";
+             dhchap_secret = \"DHHC-1:00:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:\"\n\
+             tls_psk = \"NVMeTLSkey-1:01:oTGLJIkEQBPfhHOj3d/MJNiBuDc8/rsGEaEuShBpkVLVlkod:\"\n";
         let config =
             |text: &str| check(text.replace("TOKEN", &"ab".repeat(32)).as_bytes()).unwrap();
         let old = config(OLD);
@@ -274,7 +356,8 @@ mod tests {
             (", \"10.0.1.0/24\"", "", &[]),
             ("\"operate\"", "\"read\"", &[]),
             (
-                "[[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:80\"\nhosts = \"10.0.0.2\"\n",
+                "[[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:80\"\nhosts = \"10.0.0.2\"\n\
+                 connections = 8\n",
                 "",
                 &[],
             ),
@@ -286,10 +369,20 @@ mod tests {
             ("listen = 99", "listen = 98", &["rule r on 98"]),
             ("hosts = \"10.0.0.2\"\n", "", &["without rule r: hosts = 10.0.0.2/32"]),
             ("read_only = true\n", "", &["without export a: read_only"]),
+            ("iops = 500", "iops = 400", &[]),
+            ("iops = 500", "iops = 600", &["without export a: iops = 500"]),
+            ("connections = 8", "connections = 9", &["without rule r: connections = 8"]),
+            (
+                "sessions_per_host = 2",
+                "sessions_per_host = 3",
+                &["without limits.sessions_per_host = 2"],
+            ),
+            ("hosts = \"10.0.0.8/30\"\n", "", &["without ntb to 10.0.0.9: hosts = 10.0.0.8/30"]),
+            ("tcp = \"10.0.0.9\"", "tcp = \"10.0.0.8\"", &["ntb to 10.0.0.8"]),
             ("name = \"a\"", "name = \"b\"", &["export b of ram0"]),
             ("\"required\"", "\"optional\"", &["without subsystem nqn.x:a: dhchap = required"]),
             (
-                "tls_psk = \"NVMeTLSkey-1:01:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:\"\n",
+                "tls_psk = \"NVMeTLSkey-1:01:oTGLJIkEQBPfhHOj3d/MJNiBuDc8/rsGEaEuShBpkVLVlkod:\"\n",
                 "",
                 &["without subsystem nqn.x:a: tls_psk of nqn.h:1 is set"],
             ),
@@ -315,7 +408,8 @@ mod tests {
              [smc]\nservices = true\nhosts = \"10.0.0.2\"\n\
              [[export]]\nname = \"a\"\nvolume = \"ram0\"\nread_only = true\nsessions = \"s\"\n\
              hosts = [\"10.0.0.2\", \"10.0.0.3\"]\n\
-             [[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:80\"\nhosts = \"10.0.0.2\"\n";
+             [[rule]]\nname = \"r\"\nlisten = 99\nbackend = \"10.0.0.9:80\"\nhosts = \"10.0.0.2\"\n\
+             [[rapidio]]\nrole = \"agent\"\n";
         let load = |text: &str| {
             let sources = Sources { disk: Some(text.as_bytes()), ..Sources::default() };
             let (document, problems) = Document::load(&sources);
@@ -337,6 +431,7 @@ mod tests {
             "smc.hosts = 10.0.0.2/32",
             "roce.services = false",
             "system.upgrade_key is set",
+            "rapidio 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
         }
