@@ -396,6 +396,7 @@ pub(crate) fn put_in_force(
         let warnings = manage::openness::warnings(appliance, &export.name, &export.volume);
         notes.extend(warnings.lines().map(str::to_string));
     }
+    notes.extend(manage::openness::of_subsystems(appliance, old.config(), new.config()));
     notes.extend(opens);
     let revision = record(appliance, caller, what, &terms.comment);
     if let Some(seconds) = terms.seconds {

@@ -1,8 +1,10 @@
-//! Warnings after a change of exports: which other exports leave the volume open, and which clients still have it open.
+//! Warnings after a change of exports or subsystems: what else leaves the volume open, over RNBD or NVMe, and which
+//! clients still have it open.
 
 use crate::appliance::Appliance;
 use crate::clients::session_name;
-use crate::config::{Export, ExportName, Name};
+use crate::config::nvme::HostNqn;
+use crate::config::{Config, Export, ExportName, Name, Subsystem};
 use crate::report::Value;
 use core::net::IpAddr;
 use net::hosts::Hosts;
@@ -37,19 +39,9 @@ fn admits(export: &Export, open: &Open) -> bool {
 /// Warnings after the export `changed` was changed, or removed from `exports`.
 fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open]) -> Vec<String> {
     let mut lines = Vec::new();
-    let now = exports.iter().find(|export| export.name == *changed);
-    let restricted =
-        now.is_none_or(|e| !e.hosts.is_empty() || !e.sessions.is_empty() || e.read_only);
     let of_volume = || exports.iter().filter(|export| export.volume == *volume);
-    if restricted {
-        for other in of_volume().filter(|export| export.name != *changed) {
-            let how = if other.read_only { " for reading" } else { "" };
-            lines.push(format!(
-                "volume {volume} is still exported to {}{how} as {}",
-                audience(other),
-                other.name
-            ));
-        }
+    if is_restricted(exports, changed) {
+        lines.extend(of_volume().filter(|export| export.name != *changed).map(still_exported));
     }
     for open in open.iter().filter(|open| !of_volume().any(|export| admits(export, open))) {
         let hosts: Vec<String> = open.hosts.iter().map(ToString::to_string).collect();
@@ -64,12 +56,41 @@ fn lines(exports: &[Export], changed: &ExportName, volume: &Name, open: &[Open])
     lines
 }
 
-/// Which hosts can open a new volume: all hosts without any `[[export]]`, otherwise none.
-pub(super) fn of_new_volume(name: &Name, open: bool) -> String {
-    match open {
+/// Subsystems that serve a volume to hosts, a line each.
+fn over_nvme(subsystems: &[Subsystem], volume: &Name, still: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for subsystem in subsystems.iter().filter(|subsystem| !subsystem.hosts.is_empty()) {
+        let hosts = match subsystem.hosts.iter().any(HostNqn::is_all) {
+            true => "all hosts".to_string(),
+            false => subsystem.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        let networks = match subsystem.networks.is_empty() {
+            true => String::new(),
+            false => format!(" of {}", Hosts::new(subsystem.networks.clone())),
+        };
+        for namespace in subsystem.namespace.iter().filter(|one| one.volume == *volume) {
+            let how = if namespace.read_only { " for reading" } else { "" };
+            lines.push(format!(
+                "volume {volume} is {still}served over NVMe to {hosts}{networks}{how} as namespace {} of {}",
+                namespace.nsid, subsystem.nqn
+            ));
+        }
+    }
+    lines
+}
+
+/// Hosts that can open a new volume: over RNBD all without any `[[export]]`, otherwise none; over NVMe those of
+/// subsystems that have it already.
+pub(super) fn of_new_volume(name: &Name, config: &Config) -> String {
+    let mut text = match config.export.is_empty() {
         true => format!("volume {name} is exported to everybody as {name}\n"),
         false => format!("volume {name} is not exported: run `export add {name} volume={name}`\n"),
+    };
+    for line in over_nvme(&config.subsystem, name, "") {
+        text.push_str(&line);
+        text.push('\n');
     }
+    text
 }
 
 /// Devices that clients have open on a volume, on all cores.
@@ -97,12 +118,53 @@ fn opens(appliance: &dyn Appliance, volume: &Name) -> Vec<Open> {
     open
 }
 
-/// [`lines`] for the appliance's exports and open devices, as text that follows a reply.
+/// [`lines`] for the appliance's exports, subsystems and open devices, as text that follows a reply.
 pub(crate) fn warnings(appliance: &dyn Appliance, changed: &ExportName, volume: &Name) -> String {
     let open = opens(appliance, volume);
     let exports = appliance.wanted_exports();
-    let lines = lines(&exports, changed, volume, &open);
+    let mut lines = lines(&exports, changed, volume, &open);
+    if is_restricted(&exports, changed) {
+        lines.extend(over_nvme(&appliance.document().config().subsystem, volume, "still "));
+    }
     lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// [`of_subsystem`] for those of `new` that `old` does not have.
+pub(crate) fn of_subsystems(appliance: &dyn Appliance, old: &Config, new: &Config) -> Vec<String> {
+    let exports = appliance.wanted_exports();
+    let is_new = |one: &&Subsystem| !old.subsystem.contains(one);
+    let changed = new.subsystem.iter().filter(is_new);
+    changed.flat_map(|one| of_subsystem(one, &exports, &new.subsystem)).collect()
+}
+
+/// What else leaves the volumes of a subsystem open that was added or changed.
+fn of_subsystem(subsystem: &Subsystem, exports: &[Export], all: &[Subsystem]) -> Vec<String> {
+    if subsystem.hosts.iter().any(HostNqn::is_all) && subsystem.networks.is_empty() {
+        return Vec::new();
+    }
+    let others: Vec<Subsystem> = all.iter().filter(|it| it.nqn != subsystem.nqn).cloned().collect();
+    let mut lines = Vec::new();
+    for namespace in &subsystem.namespace {
+        let volume = &namespace.volume;
+        for export in exports.iter().filter(|export| export.volume == *volume) {
+            lines.push(still_exported(export));
+        }
+        lines.extend(over_nvme(&others, volume, "still "));
+    }
+    lines
+}
+
+/// Whether the export `changed` is gone, or admits fewer than everybody.
+fn is_restricted(exports: &[Export], changed: &ExportName) -> bool {
+    let now = exports.iter().find(|export| export.name == *changed);
+    now.is_none_or(|e| !e.hosts.is_empty() || !e.sessions.is_empty() || e.read_only)
+}
+
+/// The clients that an export leaves its volume open to.
+fn still_exported(export: &Export) -> String {
+    let how = if export.read_only { " for reading" } else { "" };
+    let (volume, name) = (&export.volume, &export.name);
+    format!("volume {volume} is still exported to {}{how} as {name}", audience(export))
 }
 
 /// Clients that have a volume open through exports `before`, and could not open it again through `after`.
@@ -200,5 +262,28 @@ mod tests {
         let mut named = all[0].clone();
         named.sessions = vec!["other".parse().unwrap()];
         assert_eq!(warned(&[named], "ram0", &[open("10.0.0.2")]).len(), 1);
+    }
+
+    #[test]
+    fn volume_that_nvme_hosts_may_use_is_reported_with_its_subsystem() {
+        let text = "[[export]]\nname = \"ram0\"\nvolume = \"ram0\"\n\
+             [[subsystem]]\nnqn = \"nqn.a:1\"\nhosts = \"*\"\n\
+             [[subsystem.namespace]]\nnsid = 1\nvolume = \"ram0\"\n\
+             [[subsystem]]\nnqn = \"nqn.a:2\"\nhosts = \"nqn.h:1\"\nnetworks = \"10.0.0.0/24\"\n\
+             [[subsystem.namespace]]\nnsid = 2\nvolume = \"ram0\"\nread_only = true\n\
+             [[subsystem]]\nnqn = \"nqn.a:3\"\n\
+             [[subsystem.namespace]]\nnsid = 3\nvolume = \"ram0\"\n";
+        let config = crate::config::check(text.as_bytes()).unwrap();
+        let all = "volume ram0 is still served over NVMe to all hosts as namespace 1 of nqn.a:1";
+        let some = "volume ram0 is still served over NVMe to nqn.h:1 of 10.0.0.0/24 for reading \
+                    as namespace 2 of nqn.a:2";
+        let ram0 = "ram0".parse().unwrap();
+        assert_eq!(over_nvme(&config.subsystem, &ram0, "still "), [all, some]);
+        let of = |index: usize| {
+            of_subsystem(&config.subsystem[index], &config.export, &config.subsystem)
+        };
+        assert_eq!(of(0), [""; 0]);
+        assert_eq!(of(1), ["volume ram0 is still exported to everybody as ram0", all]);
+        assert!(of_new_volume(&ram0, &config).contains("is served over NVMe to all hosts as"));
     }
 }

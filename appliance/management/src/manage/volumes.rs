@@ -120,10 +120,10 @@ pub(super) fn create(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
     let mut document = appliance.document().clone();
     document.edit(|config| config.volume.push(volume.clone())).map_err(|p| lines(&p))?;
     appliance.carry_out(Order::MakeVolume(&volume))?;
-    let open = document.config().export.is_empty();
     *appliance.document_mut() = document;
     appliance.carry_out(Order::ApplyExports)?;
-    Ok(with_warnings(openness::of_new_volume(&volume.name, open)))
+    let config = appliance.document().config();
+    Ok(with_warnings(openness::of_new_volume(&volume.name, config)))
 }
 
 pub(super) fn grow(appliance: &mut dyn Appliance, words: &[&str]) -> Told {
