@@ -135,6 +135,11 @@ impl ConfiguredPsk {
         Ok(ConfiguredPsk { key, is_derived: derived.is_some(), hash: hash.ok_or(PskError::Key)? })
     }
 
+    /// As [`DhchapSecret::is_sequence`](crate::DhchapSecret::is_sequence).
+    pub fn is_sequence(&self) -> bool {
+        crate::secret::is_sequence(self.key.as_bytes())
+    }
+
     /// A new key for this hash (SHA-512 counts as SHA-384), whose retained PSK is derived.
     pub fn generate(hash: Hash, random: Random<'_>) -> ConfiguredPsk {
         let hash = if hash == Hash::Sha256 { hash } else { Hash::Sha384 };

@@ -82,6 +82,11 @@ impl DhchapSecret {
         Ok(DhchapSecret { key, transformation })
     }
 
+    /// Whether the key is a regular sequence of bytes, as in examples, and so not secret.
+    pub fn is_sequence(&self) -> bool {
+        is_sequence(self.key.as_bytes())
+    }
+
     /// A new secret of the hash's length. None: 32 bytes without transformation.
     pub fn generate(transformation: Option<Hash>, random: Random<'_>) -> DhchapSecret {
         let mut key = Secret::zeros(transformation.map_or(32, Hash::len));
@@ -106,4 +111,12 @@ impl DhchapSecret {
         let Some(hash) = self.transformation else { return self.key.clone() };
         hash.hmac(self.key.as_bytes(), &[nqn.as_bytes(), b"NVMe-over-Fabrics"])
     }
+}
+
+/// Whether each byte differs from the one before by the same value.
+pub(crate) fn is_sequence(key: &[u8]) -> bool {
+    let steps = key.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+    let mut steps = steps.peekable();
+    let first = steps.peek().copied();
+    steps.all(|step| Some(step) == first)
 }

@@ -12,8 +12,8 @@ const FAR: &str = "nqn.2026-01.com.example:far";
 const NEAR: &str = "nqn.2026-01.com.example:near";
 /// The image as a host of the guest's target.
 const IMAGE: &str = "nqn.2026-01.com.example:image";
-const IMAGE_SECRET: &str = "DHHC-1:01:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:";
-const TARGET_SECRET: &str = "DHHC-1:00:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:";
+const IMAGE_SECRET: &str = "DHHC-1:01:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:";
+const TARGET_SECRET: &str = "DHHC-1:00:oTGLJIkEQBPfhHOj3d/MJNiBuDc8/rsGEaEuShBpkVLVlkod:";
 /// The guest's own host, and the UUID of the image's namespace.
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6e8d1a52-0f0c-4f5e-9e3c-5d8f0b8f7f11";
 const HOST_ID: &str = "6e8d1a52-0f0c-4f5e-9e3c-5d8f0b8f7f11";

@@ -22,9 +22,9 @@ fn words() -> String {
 }
 
 /// Secrets of the host and of the controller, and one that neither has.
-const HOST_SECRET: &str = "DHHC-1:01:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:";
-const CONTROLLER_SECRET: &str = "DHHC-1:00:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:";
-const OTHER_SECRET: &str = "DHHC-1:01:QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUEebzGt:";
+const HOST_SECRET: &str = "DHHC-1:01:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:";
+const CONTROLLER_SECRET: &str = "DHHC-1:00:oTGLJIkEQBPfhHOj3d/MJNiBuDc8/rsGEaEuShBpkVLVlkod:";
+const OTHER_SECRET: &str = "DHHC-1:01:8bn5e1ZTqKOZs7ZuiJCc6WVVh8kHNq9qyY1ukHgOwqZ/+puB:";
 
 /// The same subsystem, for a host that proves its name.
 fn secret_words(groups: &str) -> String {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::nvme_host::{DhchapText, PskText};
 use super::{Ed25519Key, Sha256, check};
 
 /// The complete documents of a page: page, line and text of each. A block that depends on other parts of the page is
@@ -37,11 +38,11 @@ const PLACEHOLDERS: [&str; 3] = [
 const SECRETS: [(&str, &str); 2] = [
     (
         "(as nvme gen-dhchap-key prints it)",
-        "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:",
+        "DHHC-1:00:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:",
     ),
     (
         "(as nvme gen-tls-key prints it)",
-        "NVMeTLSkey-1:01:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:",
+        "NVMeTLSkey-1:01:oTGLJIkEQBPfhHOj3d/MJNiBuDc8/rsGEaEuShBpkVLVlkod:",
     ),
 ];
 
@@ -109,6 +110,11 @@ fn samples_are_not_valid_keys_or_tokens() {
                 let key = !line.contains("upgrade_key") || value.parse::<Ed25519Key>().is_err();
                 let token = !line.contains("token") || value.parse::<Sha256>().is_err();
                 assert!(key && token, "{name}: {line}");
+            }
+            for word in line.split(['"', ' ', '`', '\'']) {
+                let is_secret =
+                    word.parse::<DhchapText>().is_ok() || word.parse::<PskText>().is_ok();
+                assert!(!is_secret, "{name}: {line}");
             }
         }
     }

@@ -37,7 +37,11 @@ macro_rules! secrets {
         impl FromStr for $name {
             type Err = String;
             fn from_str(text: &str) -> Result<$name, String> {
-                <$key>::parse(text).map($name).map_err(|why| why.to_string())
+                let key = <$key>::parse(text).map_err(|why| why.to_string())?;
+                match key.is_sequence() {
+                    true => Err("a regular sequence of bytes, as in examples, is not secret".into()),
+                    false => Ok($name(key)),
+                }
             }
         }
 
@@ -97,8 +101,10 @@ mod tests {
     use crate::config::{Document, Sources, check};
     use nvme::Demand;
 
-    const SECRET: &str = "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:";
-    const PSK: &str = "NVMeTLSkey-1:01:IiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIiIGuf2I:";
+    const SECRET: &str = "DHHC-1:00:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:";
+    const EQUAL: &str = "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:";
+    const COUNTED: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    const PSK: &str = "NVMeTLSkey-1:01:oTGLJIkEQBPfhHOj3d/MJNiBuDc8/rsGEaEuShBpkVLVlkod:";
 
     fn good() -> String {
         format!(
@@ -141,10 +147,12 @@ mod tests {
         assert!(check(good().as_bytes()).is_ok());
         let twice = "[[nvme_host]]\nnqn = \"nqn.2026-01.h:1\"\n";
         for (text, wanted, why) in [
-            (good().replace("HYIEm8", "HYIEm9"), "nvme_host.0.dhchap_secret", "CRC-32"),
-            (good().replace("HYIEm8:\"\ntls", ":\"\ntls"), "nvme_host.0.dhchap_controller", "key"),
-            (good().replace("Guf2I:", "Guf2J:"), "nvme_host.0.tls_psk", "CRC-32"),
+            (good().replace("WDgsdm", "WDgsdA"), "nvme_host.0.dhchap_secret", "CRC-32"),
+            (good().replace("WDgsdm:\"\ntls", ":\"\ntls"), "nvme_host.0.dhchap_controller", "key"),
+            (good().replace("Vlkod:", "VlkoA:"), "nvme_host.0.tls_psk", "CRC-32"),
             (good().replace("NVMeTLSkey-1:01", "NVMeTLSkey-1:02"), "nvme_host.0.tls_psk", "48"),
+            (good().replacen(SECRET, EQUAL, 1), "nvme_host.0.dhchap_secret", "sequence"),
+            (good().replace(PSK, COUNTED), "nvme_host.0.tls_psk", "sequence"),
             (format!("{}{twice}", good()), "nvme_host.1.nqn", "another"),
             (good().replace("nqn.2026-01.h:1\"\ndh", "*\"\ndh"), "nvme_host.0.nqn", "one host"),
             (

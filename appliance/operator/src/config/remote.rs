@@ -429,7 +429,7 @@ mod tests {
 
     const NVME: &str = "[[remote]]\nname = \"r\"\nkind = \"nvme-tcp\"\naddress = [\"10.0.0.2\", \"10.0.0.3:4421\"]\n\
         nqn = \"nqn.2026-01.x:a\"\nhost_nqn = \"nqn.2026-01.x:h\"\nnsid = 7\ndigests = \"both\"\n\
-        dhchap_secret = \"DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:\"\n";
+        dhchap_secret = \"DHHC-1:00:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:\"\n";
 
     #[test]
     fn nvme_remote_needs_both_names() {

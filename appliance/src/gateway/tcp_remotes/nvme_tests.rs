@@ -24,7 +24,7 @@ use storage::volume::{
 
 const NQN: &str = "nqn.2026-01.example:store";
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6e8d1a52-0f0c-4f5e-9e3c-5d8f0b8f7f11";
-const SECRET: &str = "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:";
+const SECRET: &str = "DHHC-1:00:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:";
 const SIZE: usize = 4 << 20;
 
 /// The target of another appliance.
