@@ -35,7 +35,7 @@ const GRANTING: [&str; 19] = [
 ];
 
 /// Words in keys by which operators restrict access.
-const RESTRICTING: [&str; 61] = [
+const RESTRICTING: [&str; 67] = [
     "access",
     "acl",
     "allow",
@@ -44,6 +44,7 @@ const RESTRICTING: [&str; 61] = [
     "auth",
     "authorized",
     "ban",
+    "bandwidth",
     "blacklist",
     "block",
     "blocked",
@@ -71,10 +72,12 @@ const RESTRICTING: [&str; 61] = [
     "https",
     "initiator",
     "initiators",
+    "iops",
     "limit",
     "limits",
     "listen",
     "login",
+    "max",
     "mode",
     "network",
     "networks",
@@ -83,7 +86,9 @@ const RESTRICTING: [&str; 61] = [
     "permit",
     "private",
     "psk",
+    "qos",
     "quota",
+    "rate",
     "readonly",
     "reject",
     "restrict",
@@ -94,6 +99,7 @@ const RESTRICTING: [&str; 61] = [
     "ssl",
     "subnet",
     "subnets",
+    "throttle",
     "tls",
     "token",
     "whitelist",

@@ -67,7 +67,7 @@ nsid = 1
 volume = "safe"
 [[nvme_host]]
 nqn = "nqn.2026-01.example:h"
-dhchap_secret = "DHHC-1:00:ERERERERERERERERERERERERERERERERERERERERERHYIEm8:"
+dhchap_secret = "DHHC-1:00:YfEJbVxTwBJm0HgvAvpxdtBua+7LJGXnu8AvjEi9WPWDgsdm:"
 [[rule]]
 name = "redis"
 listen = 6379
@@ -78,7 +78,7 @@ role = "admin"
 token_sha256 = "efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef"
 "#;
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 34] = [
     "hosts = [\"10.0.0.2\"]",
     "host = \"10.0.0.2\"",
     "allowed_hosts = [\"10.0.0.2\"]",
@@ -103,6 +103,16 @@ const KEYS: [&str; 24] = [
     "password = \"x\"",
     "token = \"x\"",
     "enabled = false",
+    "iops = 100",
+    "read_iops = 100",
+    "bandwidth = \"1MiB\"",
+    "limit = 3",
+    "rate = 3",
+    "max_clients = 3",
+    "connections_per_host = 3",
+    "dhchap = \"required\"",
+    "tls_psk = \"x\"",
+    "login = true",
 ];
 
 fn load(text: &str) -> (Document, Vec<Problem>) {
@@ -163,9 +173,11 @@ fn knows(section: &str, key: &str) -> bool {
 fn unknown_restriction_closes_its_section() {
     let (open, problems) = load(OPEN);
     assert_eq!(problems, []);
-    let known = ["system", "memory", "net", "limits"].into_iter().chain(super::GRANTING);
+    let known = ["system", "memory", "net", "limits", "log", "subsystem.namespace"]
+        .into_iter()
+        .chain(super::GRANTING);
     // Unknown sections, and the top level.
-    for section in known.chain(["acl", "storage", "security", "exports", "http.acl", ""]) {
+    for section in known.chain(["acl", "storage", "security", "exports", "http.acl", "qos", ""]) {
         assert!(is_open(section, open.config()), "{section}");
         for key in KEYS {
             let name = key.split(' ').next().unwrap();
@@ -264,12 +276,21 @@ fn truncated_command_line_closes_everything_despite_documents() {
 #[test]
 fn services_open_to_all_hosts_are_listed() {
     const OPEN: &str = "[smc]\nservices = true\n[roce]\nservices = true\n\
+        [[subsystem]]\nnqn = \"nqn.a:b\"\nhosts = \"*\"\n\
         [[rule]]\nname = \"web\"\nlisten = 8080\nbackend = \"10.0.0.9:80\"\n\
         [[usnic]]\nname = \"far\"\naddress = \"10.0.0.1\"\ndata_port = 7001\npriority_port = 7002\nsender = \"1.0\"\nrendezvous = 7003\n\
         [[net]]\naddress = \"10.0.0.1/24\"\n";
     let open = |text: &str| check(text.as_bytes()).expect(text).open_to_everybody();
     assert_eq!(open(""), ["export ram0", "http"]);
-    let all = ["export ram0", "rule web", "smc.services", "roce.services", "usnic far", "http"];
+    let all = [
+        "export ram0",
+        "subsystem nqn.a:b",
+        "rule web",
+        "smc.services",
+        "roce.services",
+        "usnic far",
+        "http",
+    ];
     assert_eq!(open(OPEN), all);
     let hosts = "hosts = [\"10.0.0.0/24\"]\n";
     // The place of a list of hosts, and the service that it restricts.
@@ -281,6 +302,12 @@ fn services_open_to_all_hosts_are_listed() {
         let text = OPEN.replace(after, &format!("{after}{hosts}"));
         let left: Vec<_> = all.into_iter().filter(|what| *what != closed).collect();
         assert_eq!(open(&text), left, "{text}");
+    }
+    for (from, to) in [
+        ("hosts = \"*\"", "hosts = \"nqn.h:1\""),
+        ("hosts = \"*\"", "hosts = \"*\"\nnetworks = \"10.0.0.0/24\""),
+    ] {
+        assert!(!open(&OPEN.replace(from, to)).contains(&all[1].to_string()), "{to}");
     }
     // Without a rendezvous only the listed peers are admitted.
     let listed = OPEN.replace("rendezvous = 7003\n", "");
