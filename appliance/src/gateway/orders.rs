@@ -155,7 +155,7 @@ impl State {
         set_levels(config.system.log_level, &config.log.by_subject());
         crash::set_policy(config.system.on_panic);
         if let Some(secure) = &self.secure {
-            secure.tls.ask_for_certificates(config.knows_certificates());
+            secure.configure(config);
         }
         let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
         let echo = config.services.udp_echo;
