@@ -125,19 +125,16 @@ pub(crate) fn act(
         ConfigureVerb::Set => {
             let (path, value) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest, ""));
             let (path, value) = (path.trim(), value.trim());
-            audit(format_args!(
-                "{caller}: configure set {} {}",
-                crate::system::cut(path),
-                crate::system::shown(path, value)
-            ));
+            let shown = crate::system::shown(path, value);
+            audit(caller, format_args!("configure set {} {shown}", crate::system::cut(path)));
             told(edit(appliance, caller, |document| document.set(path, value))?)
         }
         ConfigureVerb::Unset => {
-            audit(format_args!("{caller}: configure unset {}", crate::system::cut(rest)));
+            audit(caller, format_args!("configure unset {}", crate::system::cut(rest)));
             told(edit(appliance, caller, |document| document.unset(rest.trim()))?)
         }
         ConfigureVerb::Load => {
-            audit(format_args!("{caller}: configure paste"));
+            audit(caller, format_args!("configure paste"));
             told(edit(appliance, caller, |document| {
                 *document = document.replaced(rest.as_bytes(), Source::Console)?;
                 Ok(())
@@ -199,7 +196,7 @@ pub(crate) fn edit(
 pub(crate) fn discard(appliance: &mut dyn Appliance, caller: &Caller) -> bool {
     let gone = appliance.lifecycle_mut().candidate.take().is_some();
     if gone {
-        audit(format_args!("{caller}: configure discard"));
+        audit(caller, format_args!("configure discard"));
     }
     gone
 }
@@ -341,7 +338,7 @@ pub(crate) fn roll_back(
 }
 
 fn refused(caller: &Caller, what: &str, why: &str) {
-    audit_refused(format_args!("{caller}: {what}: refused: {why}"));
+    audit_refused(caller, format_args!("{what}: refused: {why}"));
 }
 
 /// Puts a whole configuration in force, or starts its trial.
@@ -381,7 +378,7 @@ pub(crate) fn put_in_force(
         if let Err(why) = task::start(appliance, caller, arm) {
             return refuse(why);
         }
-        audit(format_args!("{caller}: {what} confirmed {seconds}s reboot"));
+        audit(caller, format_args!("{what} confirmed {seconds}s reboot"));
         return Ok(Done { changes, started: true, ..Done::default() });
     }
     *appliance.document_mut() = new.with_pending_of(&old);
@@ -406,7 +403,8 @@ pub(crate) fn put_in_force(
     }
     let confirmed = terms.seconds.map(|seconds| format!(" confirmed {seconds}s"));
     let confirmed = confirmed.unwrap_or_default();
-    audit(format_args!("{caller}: {what}{confirmed}: revision {revision}, {} keys", changes.len()));
+    let count = changes.len();
+    audit(caller, format_args!("{what}{confirmed}: revision {revision}, {count} keys"));
     Ok(Done { changes, revision, notes, started: false })
 }
 
@@ -451,14 +449,14 @@ pub(crate) fn confirm(appliance: &mut dyn Appliance, caller: &Caller) -> Told {
     let trial = appliance.lifecycle_mut().trial.take();
     let Some(trial) = trial else { return Err("nothing waits for a confirmation".into()) };
     if trial.before.is_some() {
-        audit(format_args!("{caller}: confirm"));
+        audit(caller, format_args!("confirm"));
         let mut text = String::from("confirmed; `save` keeps it across reboots\n");
         leaving::settle(appliance).iter().for_each(|line| text += &format!("{line}\n"));
         return Ok(Managed::Told(text));
     }
     match task::start(appliance, caller, |appliance| appliance.carry_out(Order::Save)) {
         Ok(started) => {
-            audit(format_args!("{caller}: confirm"));
+            audit(caller, format_args!("confirm"));
             Ok(started)
         }
         Err(why) => {

@@ -46,16 +46,16 @@ impl<'a> Operator<'a> {
     fn log_outcome(&self, command: core::fmt::Arguments<'_>, refused: Option<&str>) {
         let caller = &self.caller;
         match refused {
-            None => audit(format_args!("{caller}: {command}")),
-            Some("") => audit_refused(format_args!("{caller}: {command}: refused")),
-            Some(why) => audit_refused(format_args!("{caller}: {command}: refused: {why}")),
+            None => audit(caller, command),
+            Some("") => audit_refused(caller, format_args!("{command}: refused")),
+            Some(why) => audit_refused(caller, format_args!("{command}: refused: {why}")),
         }
     }
 }
 
 impl System for Operator<'_> {
-    fn caller(&self) -> String {
-        self.caller.to_string()
+    fn caller(&self) -> Caller {
+        self.caller.clone()
     }
 
     fn needs(&mut self, role: Role, line: &str) -> Result<(), String> {
@@ -68,6 +68,11 @@ impl System for Operator<'_> {
     }
 
     fn show(&mut self, topic: Topic) -> Value {
+/// A user at the console.
+fn at_console(user: &Session) -> Caller {
+    Caller { name: user.name.clone(), role: user.role, ..Caller::console() }
+}
+
         show::topic(self.appliance, topic)
     }
 
@@ -104,10 +109,10 @@ impl System for Operator<'_> {
             |problem| Err(vec![problem]),
         );
         match &done {
-            Ok(()) => audit(format_args!("{}: set {path} {}", self.caller, shown(path, value))),
+            Ok(()) => audit(&self.caller, format_args!("set {path} {}", shown(path, value))),
             // The reason may quote a secret that was set under a wrong key, so it is shown on the console and not
             // logged.
-            Err(_) => audit_refused(format_args!("{}: set {}: refused", self.caller, cut(path))),
+            Err(_) => audit_refused(&self.caller, format_args!("set {}: refused", cut(path))),
         }
         done?;
         let effect = self.changed(path);
@@ -162,9 +167,12 @@ impl System for Operator<'_> {
     fn log_in(&mut self, name: &str, token: &[u8]) -> Option<Session> {
         let found = login::session(self.appliance.document().config(), name, token);
         match &found {
-            Some(user) => audit(format_args!("console {}: login", user.name)),
+            Some(user) => audit(&at_console(user), format_args!("login")),
             // The name may be a token that was typed at the wrong place.
-            None => audit_refused(format_args!("console: login: refused: wrong name or token")),
+            None => {
+                let nobody = Caller { role: Role::Read, ..Caller::console() };
+                audit_refused(&nobody, format_args!("login: refused: wrong name or token"));
+            }
         }
         found
     }
@@ -174,7 +182,7 @@ impl System for Operator<'_> {
     }
 
     fn note_logout(&mut self, user: &Session, how: &str) {
-        audit(format_args!("console {}: {how}", user.name));
+        audit(&at_console(user), format_args!("{how}"));
     }
 
     fn has_unsaved(&self) -> bool {
@@ -258,12 +266,12 @@ impl System for Operator<'_> {
     }
 
     fn reboot(&mut self) {
-        audit(format_args!("{}: reboot", self.caller));
+        audit(&self.caller, format_args!("reboot"));
         let _ = self.order(Order::End(End::Reboot));
     }
 
     fn power_off(&mut self) {
-        audit(format_args!("{}: poweroff", self.caller));
+        audit(&self.caller, format_args!("poweroff"));
         let _ = self.order(Order::End(End::PowerOff));
     }
 }

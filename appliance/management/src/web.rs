@@ -176,7 +176,7 @@ impl Web<'_> {
         if captures.count() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
-        audit(format_args!("{caller}: reads the capture"));
+        audit(caller, format_args!("reads the capture"));
         // The capture numbers this loop's ports by place, then the forwarding ports through which UDP engines reach
         // ports of other loops. Other ports are not captured.
         let ports = self.appliance.ports();
@@ -429,7 +429,7 @@ impl Handler for Web<'_> {
             && let Err(why) = caller.needs(role)
         {
             let path: String = request.path.chars().take(64).collect();
-            audit_refused(format_args!("{caller}: {:?} {path}: refused: {why}", request.method));
+            audit_refused(&caller, format_args!("{:?} {path}: refused: {why}", request.method));
             return api::error(Status::FORBIDDEN, why);
         }
         log::debug!("{caller}: {:?} {}", request.method, crate::system::cut(request.path));

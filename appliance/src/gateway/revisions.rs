@@ -154,7 +154,7 @@ impl State {
     pub fn record_boot(&mut self) {
         let caller = Caller { name: "boot".into(), ..Caller::console() };
         configure::record(self, &caller, "boot", "");
-        log_ring::audit(format_args!("{caller}: start of isthmus {}", env!("CARGO_PKG_VERSION")));
+        log_ring::audit(&caller, format_args!("start of isthmus {}", env!("CARGO_PKG_VERSION")));
         if let Some(left) = self.lifecycle.left(self.now) {
             log::warn!(
                 "configuration: on trial; without `confirm` within {} s the machine reboots to the saved one",

@@ -214,7 +214,7 @@ fn doctor(call: &mut Call<'_>) -> Answer {
 
 /// The support bundle.
 fn support(call: &mut Call<'_>) -> Answer {
-    audit(format_args!("{}: reads the support bundle", call.caller));
+    audit(call.caller, format_args!("reads the support bundle"));
     Answer::Produced("application/x-tar", Box::new(Bundle::new(call.appliance, call.caller)))
 }
 
