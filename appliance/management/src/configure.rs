@@ -9,6 +9,7 @@ use crate::caller::Caller;
 use crate::config::{Change, Config, Document, Export, Remote, Source, Trial, Volume, compare};
 use crate::console::{ConfigureVerb, Managed};
 use crate::cuts::{OPENS, cuts, opened};
+use crate::effects::{after_reboot, changes_of, delayed};
 use crate::leaving;
 use crate::log_ring::{audit, audit_refused};
 use crate::manage;
@@ -154,7 +155,14 @@ pub(crate) fn act(
             "json" => history(appliance).to_json() + "\n",
             _ => history(appliance).to_text(),
         }),
-        ConfigureVerb::Compare => told(shown(&compared(appliance, words.first().copied())?)),
+        ConfigureVerb::Compare => {
+            let revision = words.first().copied();
+            let mut text = shown(&compared(appliance, revision)?);
+            if revision.is_none() {
+                delayed(appliance).iter().for_each(|line| text += &format!("{line}\n"));
+            }
+            told(text)
+        }
         ConfigureVerb::Check => told(check(appliance, caller)?),
         ConfigureVerb::Commit => reply(commit(appliance, caller, &Terms::parse(&words)?), "commit"),
         ConfigureVerb::Rollback => {
@@ -219,10 +227,10 @@ pub(crate) fn compared(
     let running = appliance.document();
     if let Some(text) = revision {
         let number = text.parse().map_err(|_| format!("{text:?} is not a revision"))?;
-        return Ok(compare(document_of(appliance, number)?.config(), running.config()));
+        return Ok(changes_of(document_of(appliance, number)?.config(), running.config()));
     }
     let candidate = appliance.lifecycle().candidate.as_ref().ok_or(NO_CANDIDATE)?;
-    Ok(compare(running.config(), candidate.document.config()))
+    Ok(changes_of(running.config(), candidate.document.config()))
 }
 
 /// Changes as lines.
@@ -297,6 +305,9 @@ fn check(appliance: &mut dyn Appliance, caller: &Caller) -> Result<String, Strin
     for line in warnings {
         let _ = writeln!(text, "{}", with_kind(&line));
     }
+    for line in delayed(appliance) {
+        let _ = writeln!(text, "{line}");
+    }
     Ok(text)
 }
 
@@ -354,7 +365,7 @@ pub(crate) fn put_in_force(
         Err(Refusal::Why(why))
     };
     let old = appliance.document().clone();
-    let changes = compare(old.config(), new.config());
+    let changes = changes_of(old.config(), new.config());
     if changes.is_empty() && old.config() == new.config() {
         let revision = record(appliance, caller, what, &terms.comment);
         return Ok(Done { revision, notes: vec!["nothing to change".into()], ..Done::default() });
@@ -387,7 +398,8 @@ pub(crate) fn put_in_force(
         notes.push(why);
     }
     notes.extend(leaving::note_removed(appliance, old.config(), terms.seconds.is_some()));
-    notes.extend(after_reboot(&changes, old.config(), new.config()));
+    notes.extend(leaving::note_added(appliance, old.config()));
+    notes.extend(after_reboot(&changes));
     let is_new = |export: &&Export| !old.config().export.contains(export);
     for export in new.config().export.iter().filter(is_new) {
         let warnings = manage::openness::warnings(appliance, &export.name, &export.volume);
@@ -428,20 +440,6 @@ fn add_volumes(appliance: &mut dyn Appliance, old: &Config, new: &Config) -> Vec
         }
     }
     failed
-}
-
-/// The keys that take effect after a reboot, as a line.
-fn after_reboot(changes: &[Change], old: &Config, new: &Config) -> Option<String> {
-    // Volumes that come and go do so at once, or have a line of their own.
-    let is_whole = |change: &&Change| {
-        let Some(name) = change.entry.as_deref() else { return false };
-        let volume = |config: &Config| config.volume_names().any(|other| other.as_str() == name);
-        let kind = change.path.starts_with("volume.") || change.path.starts_with("remote.");
-        kind && volume(old) != volume(new)
-    };
-    let later = changes.iter().filter(|change| !change.at_once && !is_whole(change));
-    let paths: Vec<&str> = later.map(|change| change.path.as_str()).collect();
-    (!paths.is_empty()).then(|| format!("in force after `save` and `reboot`: {}", paths.join(", ")))
 }
 
 /// `confirm`: ends the trial of a commit and keeps its configuration. If the trial began with this boot, saves it too.
@@ -496,7 +494,9 @@ pub fn revert(appliance: &mut dyn Appliance) -> bool {
         log::error!("configuration: {why}");
     }
     // The volumes that the commit has made go, and those that it has removed stay.
-    for line in leaving::note_removed(appliance, running.config(), false) {
+    let mut lines = leaving::note_removed(appliance, running.config(), false);
+    lines.extend(leaving::note_added(appliance, running.config()));
+    for line in lines {
         log::warn!("configuration: {line}");
     }
     let caller = Caller { name: "timer".into(), ..Caller::console() };

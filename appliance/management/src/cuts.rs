@@ -4,12 +4,15 @@
 use crate::appliance::Appliance;
 use crate::caller::Caller;
 use crate::clients::live_paths;
-use crate::config::{Config, User};
+use crate::config::{Config, Size, User};
+use crate::leaving;
 use crate::manage::openness;
 use crate::report::Value;
+use crate::status::MirrorStatus;
 use core::net::IpAddr;
 use net::hosts::Hosts;
 use std::collections::BTreeSet;
+use storage::volume::mirror::MemberState;
 
 /// Maximum lines.
 const SHOWN: usize = 20;
@@ -22,6 +25,8 @@ pub(crate) fn cuts(appliance: &dyn Appliance, caller: &Caller, new: &Config) -> 
     lines.extend(rules(appliance, old, new));
     lines.extend(subsystems(appliance, old, new));
     lines.extend(lost_data(old, new));
+    lines.extend(mirrors(appliance, new));
+    lines.extend(members(old, new));
     if let Some(host) = caller.host() {
         lines.extend(own_connection(old, new, host, caller));
     }
@@ -158,6 +163,46 @@ fn subsystems(appliance: &dyn Appliance, old: &Config, new: &Config) -> Vec<Stri
     }
     lines
 }
+/// Running mirrors that `new` lacks, and of which a member is not in sync: it becomes a volume with old data.
+fn mirrors(appliance: &dyn Appliance, new: &Config) -> Vec<String> {
+    let is_gone = |one: &MirrorStatus<'_>| {
+        new.mirror.iter().all(|mirror| {
+            let members = mirror.members.iter().map(|member| member.as_str());
+            mirror.name.as_str() != one.name || !members.eq(one.members)
+        })
+    };
+    let mut lines = Vec::new();
+    for one in appliance.remote().mirrors.into_iter().filter(is_gone) {
+        let is_behind = |&number: &usize| one.status.members[number] != MemberState::InSync;
+        for number in [0, 1].into_iter().filter(is_behind) {
+            let (name, member, state) = (one.name, &one.members[number], one.status.member(number));
+            let stale = Size(one.status.stale_bytes);
+            lines.push(format!(
+                "mirror {name} ends while {member} is {state}: {stale} may differ on it"
+            ));
+        }
+    }
+    lines
+}
+
+/// Existing volumes that become members of a mirror, and may be overwritten.
+fn members(old: &Config, new: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
+    for mirror in leaving::added(old, new) {
+        for member in &mirror.members {
+            let is_there = old.volume_names().any(|name| name == member);
+            let was_member = old.mirror_of(member.as_str()).is_some();
+            if is_there && !was_member {
+                let name = &mirror.name;
+                lines.push(format!(
+                    "volume {member} becomes a member of mirror {name}: if its beginning is blank, it is overwritten"
+                ));
+            }
+        }
+    }
+    lines
+}
+
 
 /// Whether a user of this name stays what it is.
 fn same_user(old: &Config, new: &Config, name: &str) -> bool {

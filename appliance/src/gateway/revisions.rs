@@ -146,7 +146,7 @@ pub(super) fn at_boot(
         before: None,
         by: Caller { name: "before the reboot".into(), ..Caller::console() },
     });
-    Lifecycle { candidate: None, history, trial, leaving: Vec::new(), salt }
+    Lifecycle { history, trial, salt, ..Lifecycle::default() }
 }
 
 impl State {
