@@ -11,6 +11,7 @@ use crate::console::{
     ExportVerb, Managed, MetricsPlace, MirrorVerb, NtbVerb, ObjectVerb, Progress, RemoteVerb,
     Session, System, Topic, VolumeVerb,
 };
+use crate::cuts::live_cuts;
 use crate::log_ring::{LogRing, audit, audit_refused};
 use crate::orders::{End, Order};
 use crate::report::Value;
@@ -42,6 +43,20 @@ impl<'a> Operator<'a> {
         configure::record(self.appliance, &self.caller, what, "");
     }
 
+    /// Whom a change of the running document would cut off at once, with the word that confirms it.
+    fn cut_off(
+        &self,
+        change: impl FnOnce(&mut Document) -> Result<(), Vec<Problem>>,
+        word: &str,
+    ) -> Option<String> {
+        let mut new = self.appliance.document().clone();
+        change(&mut new).ok()?;
+        let lines = live_cuts(self.appliance, &self.caller, new.config());
+        let all = lines.join("; ");
+        (!lines.is_empty())
+            .then(|| format!("cuts off: {all}; repeat the command with `{word}` at its end"))
+    }
+
     /// Logs a command as executed or started, or as refused with the reason.
     fn log_outcome(&self, command: core::fmt::Arguments<'_>, refused: Option<&str>) {
         let caller = &self.caller;
@@ -51,6 +66,11 @@ impl<'a> Operator<'a> {
             Some(why) => audit_refused(caller, format_args!("{command}: refused: {why}")),
         }
     }
+}
+
+/// A user at the console.
+fn at_console(user: &Session) -> Caller {
+    Caller { name: user.name.clone(), role: user.role, ..Caller::console() }
 }
 
 impl System for Operator<'_> {
@@ -68,11 +88,6 @@ impl System for Operator<'_> {
     }
 
     fn show(&mut self, topic: Topic) -> Value {
-/// A user at the console.
-fn at_console(user: &Session) -> Caller {
-    Caller { name: user.name.clone(), role: user.role, ..Caller::console() }
-}
-
         show::topic(self.appliance, topic)
     }
 
@@ -102,8 +117,14 @@ fn at_console(user: &Session) -> Caller {
     }
 
     fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
+        let (value, yes) = match value.trim_end().strip_suffix(" --yes") {
+            Some(value) => (value, true),
+            None => (value, false),
+        };
         let on_trial = self.unless_on_trial().err().map(|why| problem(path, why));
         let wrong = on_trial.or_else(|| own_server(self.appliance, path, value));
+        let ask = || self.cut_off(|document| document.set(path, value), "--yes");
+        let wrong = wrong.or_else(|| (!yes).then(ask).flatten().map(|why| problem(path, why)));
         let done = wrong.map_or_else(
             || self.appliance.document_mut().set(path, value),
             |problem| Err(vec![problem]),
@@ -131,6 +152,11 @@ fn at_console(user: &Session) -> Caller {
                 "would take {what} away from its clients; confirm with `unset {path} force`"
             );
             return Err(vec![problem(path, text)]);
+        }
+        let ask = || self.cut_off(|document| document.unset(path), "force");
+        if let Some(why) = (!force).then(ask).flatten() {
+            self.log_outcome(format_args!("unset {}", cut(path)), Some("without force"));
+            return Err(vec![problem(path, why)]);
         }
         let entry = Entry::of(path).filter(|entry| entry.to_string() == path);
         let exports = &self.document().config().export;
