@@ -338,6 +338,8 @@ pub(crate) fn error(status: Status, why: impl Into<String>) -> Response {
 }
 
 #[cfg(test)]
+mod console_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
 
