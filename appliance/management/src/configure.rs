@@ -9,6 +9,7 @@ use crate::caller::Caller;
 use crate::config::{Change, Config, Document, Export, Remote, Source, Trial, Volume, compare};
 use crate::console::{ConfigureVerb, Managed};
 use crate::cuts::{OPENS, cuts, opened};
+use crate::effects::{after_reboot, changes_of, delayed};
 use crate::leaving;
 use crate::log_ring::{audit, audit_refused};
 use crate::manage;
@@ -125,19 +126,16 @@ pub(crate) fn act(
         ConfigureVerb::Set => {
             let (path, value) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest, ""));
             let (path, value) = (path.trim(), value.trim());
-            audit(format_args!(
-                "{caller}: configure set {} {}",
-                crate::system::cut(path),
-                crate::system::shown(path, value)
-            ));
+            let shown = crate::system::shown(path, value);
+            audit(caller, format_args!("configure set {} {shown}", crate::system::cut(path)));
             told(edit(appliance, caller, |document| document.set(path, value))?)
         }
         ConfigureVerb::Unset => {
-            audit(format_args!("{caller}: configure unset {}", crate::system::cut(rest)));
+            audit(caller, format_args!("configure unset {}", crate::system::cut(rest)));
             told(edit(appliance, caller, |document| document.unset(rest.trim()))?)
         }
         ConfigureVerb::Load => {
-            audit(format_args!("{caller}: configure paste"));
+            audit(caller, format_args!("configure paste"));
             told(edit(appliance, caller, |document| {
                 *document = document.replaced(rest.as_bytes(), Source::Console)?;
                 Ok(())
@@ -157,7 +155,14 @@ pub(crate) fn act(
             "json" => history(appliance).to_json() + "\n",
             _ => history(appliance).to_text(),
         }),
-        ConfigureVerb::Compare => told(shown(&compared(appliance, words.first().copied())?)),
+        ConfigureVerb::Compare => {
+            let revision = words.first().copied();
+            let mut text = shown(&compared(appliance, revision)?);
+            if revision.is_none() {
+                delayed(appliance).iter().for_each(|line| text += &format!("{line}\n"));
+            }
+            told(text)
+        }
         ConfigureVerb::Check => told(check(appliance, caller)?),
         ConfigureVerb::Commit => reply(commit(appliance, caller, &Terms::parse(&words)?), "commit"),
         ConfigureVerb::Rollback => {
@@ -199,7 +204,7 @@ pub(crate) fn edit(
 pub(crate) fn discard(appliance: &mut dyn Appliance, caller: &Caller) -> bool {
     let gone = appliance.lifecycle_mut().candidate.take().is_some();
     if gone {
-        audit(format_args!("{caller}: configure discard"));
+        audit(caller, format_args!("configure discard"));
     }
     gone
 }
@@ -222,10 +227,10 @@ pub(crate) fn compared(
     let running = appliance.document();
     if let Some(text) = revision {
         let number = text.parse().map_err(|_| format!("{text:?} is not a revision"))?;
-        return Ok(compare(document_of(appliance, number)?.config(), running.config()));
+        return Ok(changes_of(document_of(appliance, number)?.config(), running.config()));
     }
     let candidate = appliance.lifecycle().candidate.as_ref().ok_or(NO_CANDIDATE)?;
-    Ok(compare(running.config(), candidate.document.config()))
+    Ok(changes_of(running.config(), candidate.document.config()))
 }
 
 /// Changes as lines.
@@ -300,6 +305,9 @@ fn check(appliance: &mut dyn Appliance, caller: &Caller) -> Result<String, Strin
     for line in warnings {
         let _ = writeln!(text, "{}", with_kind(&line));
     }
+    for line in delayed(appliance) {
+        let _ = writeln!(text, "{line}");
+    }
     Ok(text)
 }
 
@@ -341,7 +349,7 @@ pub(crate) fn roll_back(
 }
 
 fn refused(caller: &Caller, what: &str, why: &str) {
-    audit_refused(format_args!("{caller}: {what}: refused: {why}"));
+    audit_refused(caller, format_args!("{what}: refused: {why}"));
 }
 
 /// Puts a whole configuration in force, or starts its trial.
@@ -357,7 +365,7 @@ pub(crate) fn put_in_force(
         Err(Refusal::Why(why))
     };
     let old = appliance.document().clone();
-    let changes = compare(old.config(), new.config());
+    let changes = changes_of(old.config(), new.config());
     if changes.is_empty() && old.config() == new.config() {
         let revision = record(appliance, caller, what, &terms.comment);
         return Ok(Done { revision, notes: vec!["nothing to change".into()], ..Done::default() });
@@ -381,7 +389,7 @@ pub(crate) fn put_in_force(
         if let Err(why) = task::start(appliance, caller, arm) {
             return refuse(why);
         }
-        audit(format_args!("{caller}: {what} confirmed {seconds}s reboot"));
+        audit(caller, format_args!("{what} confirmed {seconds}s reboot"));
         return Ok(Done { changes, started: true, ..Done::default() });
     }
     *appliance.document_mut() = new.with_pending_of(&old);
@@ -390,7 +398,8 @@ pub(crate) fn put_in_force(
         notes.push(why);
     }
     notes.extend(leaving::note_removed(appliance, old.config(), terms.seconds.is_some()));
-    notes.extend(after_reboot(&changes, old.config(), new.config()));
+    notes.extend(leaving::note_added(appliance, old.config()));
+    notes.extend(after_reboot(&changes));
     let is_new = |export: &&Export| !old.config().export.contains(export);
     for export in new.config().export.iter().filter(is_new) {
         let warnings = manage::openness::warnings(appliance, &export.name, &export.volume);
@@ -407,7 +416,8 @@ pub(crate) fn put_in_force(
     }
     let confirmed = terms.seconds.map(|seconds| format!(" confirmed {seconds}s"));
     let confirmed = confirmed.unwrap_or_default();
-    audit(format_args!("{caller}: {what}{confirmed}: revision {revision}, {} keys", changes.len()));
+    let count = changes.len();
+    audit(caller, format_args!("{what}{confirmed}: revision {revision}, {count} keys"));
     Ok(Done { changes, revision, notes, started: false })
 }
 
@@ -433,33 +443,19 @@ fn add_volumes(appliance: &mut dyn Appliance, old: &Config, new: &Config) -> Vec
     failed
 }
 
-/// The keys that take effect after a reboot, as a line.
-fn after_reboot(changes: &[Change], old: &Config, new: &Config) -> Option<String> {
-    // Volumes that come and go do so at once, or have a line of their own.
-    let is_whole = |change: &&Change| {
-        let Some(name) = change.entry.as_deref() else { return false };
-        let volume = |config: &Config| config.volume_names().any(|other| other.as_str() == name);
-        let kind = change.path.starts_with("volume.") || change.path.starts_with("remote.");
-        kind && volume(old) != volume(new)
-    };
-    let later = changes.iter().filter(|change| !change.at_once && !is_whole(change));
-    let paths: Vec<&str> = later.map(|change| change.path.as_str()).collect();
-    (!paths.is_empty()).then(|| format!("in force after `save` and `reboot`: {}", paths.join(", ")))
-}
-
 /// `confirm`: ends the trial of a commit and keeps its configuration. If the trial began with this boot, saves it too.
 pub(crate) fn confirm(appliance: &mut dyn Appliance, caller: &Caller) -> Told {
     let trial = appliance.lifecycle_mut().trial.take();
     let Some(trial) = trial else { return Err("nothing waits for a confirmation".into()) };
     if trial.before.is_some() {
-        audit(format_args!("{caller}: confirm"));
+        audit(caller, format_args!("confirm"));
         let mut text = String::from("confirmed; `save` keeps it across reboots\n");
         leaving::settle(appliance).iter().for_each(|line| text += &format!("{line}\n"));
         return Ok(Managed::Told(text));
     }
     match task::start(appliance, caller, |appliance| appliance.carry_out(Order::Save)) {
         Ok(started) => {
-            audit(format_args!("{caller}: confirm"));
+            audit(caller, format_args!("confirm"));
             Ok(started)
         }
         Err(why) => {
@@ -499,7 +495,9 @@ pub fn revert(appliance: &mut dyn Appliance) -> bool {
         log::error!("configuration: {why}");
     }
     // The volumes that the commit has made go, and those that it has removed stay.
-    for line in leaving::note_removed(appliance, running.config(), false) {
+    let mut lines = leaving::note_removed(appliance, running.config(), false);
+    lines.extend(leaving::note_added(appliance, running.config()));
+    for line in lines {
         log::warn!("configuration: {line}");
     }
     let caller = Caller { name: "timer".into(), ..Caller::console() };

@@ -4,12 +4,15 @@
 use crate::appliance::Appliance;
 use crate::caller::Caller;
 use crate::clients::live_paths;
-use crate::config::{Config, User};
+use crate::config::{Config, Size, User};
+use crate::leaving;
 use crate::manage::openness;
 use crate::report::Value;
+use crate::status::MirrorStatus;
 use core::net::IpAddr;
 use net::hosts::Hosts;
 use std::collections::BTreeSet;
+use storage::volume::mirror::MemberState;
 
 /// Maximum lines.
 const SHOWN: usize = 20;
@@ -18,10 +21,12 @@ const SHOWN: usize = 20;
 pub(crate) fn cuts(appliance: &dyn Appliance, caller: &Caller, new: &Config) -> Vec<String> {
     let old = appliance.document().config();
     let mut lines = exports(appliance, new);
-    lines.extend(addresses(appliance, old, new, caller));
+    lines.extend(addresses(appliance, old, new, caller, false));
     lines.extend(rules(appliance, old, new));
     lines.extend(subsystems(appliance, old, new));
     lines.extend(lost_data(old, new));
+    lines.extend(mirrors(appliance, new));
+    lines.extend(members(old, new));
     if let Some(host) = caller.host() {
         lines.extend(own_connection(old, new, host, caller));
     }
@@ -29,6 +34,21 @@ pub(crate) fn cuts(appliance: &dyn Appliance, caller: &Caller, new: &Config) -> 
         let more = lines.split_off(SHOWN).len();
         lines.push(format!("and {more} more"));
     }
+    lines
+}
+
+/// Like [`cuts()`], but only clients and connections that are there now. A change of a single key asks for these.
+pub(crate) fn live_cuts(appliance: &dyn Appliance, caller: &Caller, new: &Config) -> Vec<String> {
+    let old = appliance.document().config();
+    let (before, after) = (appliance.wanted_exports(), appliance.exports_under(new));
+    let mut lines = openness::cut_off(appliance, &before, &after);
+    lines.extend(addresses(appliance, old, new, caller, true));
+    lines.extend(rules(appliance, old, new));
+    lines.extend(subsystems(appliance, old, new));
+    if let Some(host) = caller.host() {
+        lines.extend(own_connection(old, new, host, caller));
+    }
+    lines.truncate(SHOWN);
     lines
 }
 
@@ -82,16 +102,19 @@ fn paths_to(appliance: &dyn Appliance, address: IpAddr) -> usize {
     own + storage.others.iter().flat_map(|rows| &rows.paths).filter(is_there).count()
 }
 
+/// Addresses that go; with `only_used` those that storage paths use.
 fn addresses(
     appliance: &dyn Appliance,
     old: &Config,
     new: &Config,
     caller: &Caller,
+    only_used: bool,
 ) -> Vec<String> {
     let kept = fixed(new);
     let mut lines = Vec::new();
     for address in fixed(old).into_iter().filter(|address| !kept.contains(address)) {
         let paths = match paths_to(appliance, address) {
+            0 if only_used && caller.from.is_none() => continue,
             0 => String::new(),
             1 => ", which one storage path uses".into(),
             paths => format!(", which {paths} storage paths use"),
@@ -101,8 +124,14 @@ fn addresses(
     let dhcp = |config: &Config, number: usize| config.net.get(number).is_none_or(|n| n.dhcp());
     let most = old.net.len().max(new.net.len());
     for number in (0..most).filter(|&number| dhcp(old, number) && !dhcp(new, number)) {
-        let port = appliance.ports().get(number).is_some_and(|port| port.addresses.lease);
-        if port {
+        let ports = appliance.ports();
+        let leased = ports.get(number).filter(|port| port.addresses.lease);
+        let is_used = leased.is_some_and(|port| {
+            let addresses = port.addresses.list.iter().filter_map(|cidr| cidr.split('/').next());
+            let mut addresses = addresses.filter_map(|text| text.parse().ok());
+            addresses.any(|address| paths_to(appliance, address) > 0)
+        });
+        if leased.is_some() && (!only_used || caller.from.is_some() || is_used) {
             lines.push(format!("net.{number} gives up the address that a DHCP server has leased"));
         }
     }
@@ -132,6 +161,46 @@ fn lost_data(old: &Config, new: &Config) -> Vec<String> {
     let is_gone = |name: &str| new.volume_names().all(|other| other.as_str() != name);
     let gone = old.volume.iter().filter(|one| one.disk.is_none() && is_gone(one.name.as_str()));
     gone.map(|volume| format!("volume {} goes, and its data is lost", volume.name)).collect()
+}
+
+/// Running mirrors that `new` lacks, and of which a member is not in sync: it becomes a volume with old data.
+fn mirrors(appliance: &dyn Appliance, new: &Config) -> Vec<String> {
+    let is_gone = |one: &MirrorStatus<'_>| {
+        new.mirror.iter().all(|mirror| {
+            let members = mirror.members.iter().map(|member| member.as_str());
+            mirror.name.as_str() != one.name || !members.eq(one.members)
+        })
+    };
+    let mut lines = Vec::new();
+    for one in appliance.remote().mirrors.into_iter().filter(is_gone) {
+        let is_behind = |&number: &usize| one.status.members[number] != MemberState::InSync;
+        for number in [0, 1].into_iter().filter(is_behind) {
+            let (name, member, state) = (one.name, &one.members[number], one.status.member(number));
+            let stale = Size(one.status.stale_bytes);
+            lines.push(format!(
+                "mirror {name} ends while {member} is {state}: {stale} may differ on it"
+            ));
+        }
+    }
+    lines
+}
+
+/// Existing volumes that become members of a mirror, and may be overwritten.
+fn members(old: &Config, new: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
+    for mirror in leaving::added(old, new) {
+        for member in &mirror.members {
+            let is_there = old.volume_names().any(|name| name == member);
+            let was_member = old.mirror_of(member.as_str()).is_some();
+            if is_there && !was_member {
+                let name = &mirror.name;
+                lines.push(format!(
+                    "volume {member} becomes a member of mirror {name}: if its beginning is blank, it is overwritten"
+                ));
+            }
+        }
+    }
+    lines
 }
 
 /// Connected NVMe hosts that their subsystem would no longer admit.
@@ -216,6 +285,22 @@ mod tests {
         let new = config("[[volume]]\nname = \"a\"\nsize = \"1MiB\"\n");
         assert_eq!(lost_data(&old, &new), ["volume b goes, and its data is lost"]);
         assert_eq!(lost_data(&old, &old), [""; 0]);
+    }
+
+    #[test]
+    fn existing_volumes_that_become_members_are_listed() {
+        let config = |text: &str| check(text.as_bytes()).unwrap();
+        const A: &str = "[[volume]]\nname = \"a\"\n";
+        const B: &str = "[[volume]]\nname = \"b\"\n";
+        const MIRROR: &str = "[[mirror]]\nname = \"m\"\nmembers = [\"a\", \"b\"]\n";
+        let both = config(&[A, B, MIRROR].concat());
+        assert!(
+            members(&config(&[A, B].concat()), &both)[1].starts_with("volume b becomes a member")
+        );
+        assert_eq!(members(&config(A), &both).len(), 1, "a new volume has no data");
+        assert_eq!(members(&both, &both), [""; 0]);
+        let other = config(&[A, B, &MIRROR.replace("\"a\", \"b\"", "\"b\", \"a\"")].concat());
+        assert_eq!(members(&both, &other), [""; 0], "they are members already");
     }
 
     #[test]

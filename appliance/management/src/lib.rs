@@ -42,6 +42,7 @@ pub mod configure;
 mod cuts;
 mod dns;
 mod doctor;
+mod effects;
 pub mod leaving;
 mod linx;
 mod log_stream;

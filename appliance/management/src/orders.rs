@@ -116,6 +116,8 @@ pub enum MirrorOrder {
     Attach(usize),
     /// Grows the mirror to the size of its smaller member.
     Grow,
+    /// Ends its own work, so that it can be dissolved, or continues with it.
+    End(bool),
 }
 
 /// An order to the appliance.
@@ -185,8 +187,12 @@ pub enum Order<'a> {
     MakeMirror(&'a Mirror),
     /// Creates a mirror again whose members do not belong to one mirror.
     RemakeMirror(&'a Mirror),
+    /// Assembles a configured mirror of two volumes that nothing uses, as a start does. Their data stays.
+    AssembleMirror(&'a Mirror),
     /// Order for an existing mirror.
     Mirror(&'a str, MirrorOrder),
+    /// Removes a retired mirror without requests in flight. Its members become volumes of their own.
+    DissolveMirror(&'a str),
     /// Quiesces a mirror and removes it.
     EndMirror(&'a str),
     /// Takes the link of a bridge down, by default of the first.

@@ -11,6 +11,7 @@ use crate::console::{
     ExportVerb, Managed, MetricsPlace, MirrorVerb, NtbVerb, ObjectVerb, Progress, RemoteVerb,
     Session, System, Topic, VolumeVerb,
 };
+use crate::cuts::live_cuts;
 use crate::log_ring::{LogRing, audit, audit_refused};
 use crate::orders::{End, Order};
 use crate::report::Value;
@@ -42,20 +43,39 @@ impl<'a> Operator<'a> {
         configure::record(self.appliance, &self.caller, what, "");
     }
 
+    /// Whom a change of the running document would cut off at once, with the word that confirms it.
+    fn cut_off(
+        &self,
+        change: impl FnOnce(&mut Document) -> Result<(), Vec<Problem>>,
+        word: &str,
+    ) -> Option<String> {
+        let mut new = self.appliance.document().clone();
+        change(&mut new).ok()?;
+        let lines = live_cuts(self.appliance, &self.caller, new.config());
+        let all = lines.join("; ");
+        (!lines.is_empty())
+            .then(|| format!("cuts off: {all}; repeat the command with `{word}` at its end"))
+    }
+
     /// Logs a command as executed or started, or as refused with the reason.
     fn log_outcome(&self, command: core::fmt::Arguments<'_>, refused: Option<&str>) {
         let caller = &self.caller;
         match refused {
-            None => audit(format_args!("{caller}: {command}")),
-            Some("") => audit_refused(format_args!("{caller}: {command}: refused")),
-            Some(why) => audit_refused(format_args!("{caller}: {command}: refused: {why}")),
+            None => audit(caller, command),
+            Some("") => audit_refused(caller, format_args!("{command}: refused")),
+            Some(why) => audit_refused(caller, format_args!("{command}: refused: {why}")),
         }
     }
 }
 
+/// A user at the console.
+fn at_console(user: &Session) -> Caller {
+    Caller { name: user.name.clone(), role: user.role, ..Caller::console() }
+}
+
 impl System for Operator<'_> {
-    fn caller(&self) -> String {
-        self.caller.to_string()
+    fn caller(&self) -> Caller {
+        self.caller.clone()
     }
 
     fn needs(&mut self, role: Role, line: &str) -> Result<(), String> {
@@ -97,17 +117,23 @@ impl System for Operator<'_> {
     }
 
     fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
+        let (value, yes) = match value.trim_end().strip_suffix(" --yes") {
+            Some(value) => (value, true),
+            None => (value, false),
+        };
         let on_trial = self.unless_on_trial().err().map(|why| problem(path, why));
         let wrong = on_trial.or_else(|| own_server(self.appliance, path, value));
+        let ask = || self.cut_off(|document| document.set(path, value), "--yes");
+        let wrong = wrong.or_else(|| (!yes).then(ask).flatten().map(|why| problem(path, why)));
         let done = wrong.map_or_else(
             || self.appliance.document_mut().set(path, value),
             |problem| Err(vec![problem]),
         );
         match &done {
-            Ok(()) => audit(format_args!("{}: set {path} {}", self.caller, shown(path, value))),
+            Ok(()) => audit(&self.caller, format_args!("set {path} {}", shown(path, value))),
             // The reason may quote a secret that was set under a wrong key, so it is shown on the console and not
             // logged.
-            Err(_) => audit_refused(format_args!("{}: set {}: refused", self.caller, cut(path))),
+            Err(_) => audit_refused(&self.caller, format_args!("set {}: refused", cut(path))),
         }
         done?;
         let effect = self.changed(path);
@@ -126,6 +152,11 @@ impl System for Operator<'_> {
                 "would take {what} away from its clients; confirm with `unset {path} force`"
             );
             return Err(vec![problem(path, text)]);
+        }
+        let ask = || self.cut_off(|document| document.unset(path), "force");
+        if let Some(why) = (!force).then(ask).flatten() {
+            self.log_outcome(format_args!("unset {}", cut(path)), Some("without force"));
+            return Err(vec![problem(path, why)]);
         }
         let entry = Entry::of(path).filter(|entry| entry.to_string() == path);
         let exports = &self.document().config().export;
@@ -162,9 +193,12 @@ impl System for Operator<'_> {
     fn log_in(&mut self, name: &str, token: &[u8]) -> Option<Session> {
         let found = login::session(self.appliance.document().config(), name, token);
         match &found {
-            Some(user) => audit(format_args!("console {}: login", user.name)),
+            Some(user) => audit(&at_console(user), format_args!("login")),
             // The name may be a token that was typed at the wrong place.
-            None => audit_refused(format_args!("console: login: refused: wrong name or token")),
+            None => {
+                let nobody = Caller { role: Role::Read, ..Caller::console() };
+                audit_refused(&nobody, format_args!("login: refused: wrong name or token"));
+            }
         }
         found
     }
@@ -174,7 +208,7 @@ impl System for Operator<'_> {
     }
 
     fn note_logout(&mut self, user: &Session, how: &str) {
-        audit(format_args!("console {}: {how}", user.name));
+        audit(&at_console(user), format_args!("{how}"));
     }
 
     fn has_unsaved(&self) -> bool {
@@ -258,12 +292,12 @@ impl System for Operator<'_> {
     }
 
     fn reboot(&mut self) {
-        audit(format_args!("{}: reboot", self.caller));
+        audit(&self.caller, format_args!("reboot"));
         let _ = self.order(Order::End(End::Reboot));
     }
 
     fn power_off(&mut self) {
-        audit(format_args!("{}: poweroff", self.caller));
+        audit(&self.caller, format_args!("poweroff"));
         let _ = self.order(Order::End(End::PowerOff));
     }
 }

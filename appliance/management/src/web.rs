@@ -5,7 +5,7 @@
 use crate::api::{self, Answer, Call};
 use crate::appliance::{Appliance, Told};
 use crate::caller::Caller;
-use crate::config::{Role, User};
+use crate::config::{Role, User, UserCertificate};
 use crate::console::{Ended, Made, Managed, Run, System as _};
 use crate::log_ring::{audit, audit_refused};
 use crate::log_stream::{self, EVENTS, LogStream, Next};
@@ -17,7 +17,7 @@ use crate::system::Operator;
 use crate::{metrics, objects, page, show};
 use core::net::IpAddr;
 use net::capture::{LinkType, Reader};
-use net::http::access::{Act, Credentials, Guesses, Judge, Known};
+use net::http::access::{Act, Certificate, Credentials, Guesses, Judge, Known};
 use net::http::{Handler, Method, Read, Request, Response, Status};
 use net::refusal::Refusal;
 
@@ -176,7 +176,7 @@ impl Web<'_> {
         if captures.count() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
-        audit(format_args!("{caller}: reads the capture"));
+        audit(caller, format_args!("reads the capture"));
         // The capture numbers this loop's ports by place, then the forwarding ports through which UDP engines reach
         // ports of other loops. Other ports are not captured.
         let ports = self.appliance.ports();
@@ -319,9 +319,13 @@ impl Web<'_> {
 }
 
 /// By what a user is known.
-fn credentials_of(user: &User) -> Credentials {
+fn credentials_of(user: &User) -> Credentials<'_> {
     let token = user.token_sha256.map(|token| token.0);
-    Credentials { token, certificate: user.certificate.map(|one| one.0) }
+    let certificate = user.certificate.as_ref().map(|certificate| match certificate {
+        UserCertificate::Fingerprint(fingerprint) => Certificate::Sha256(fingerprint.0),
+        UserCertificate::Name(name) => Certificate::Name(name),
+    });
+    Credentials { token, certificate }
 }
 
 /// Whether a node of the tree fits into one piece.
@@ -400,7 +404,8 @@ impl Handler for Web<'_> {
             let text = "configuration rejected: the hosts that may read this page are unknown; see /readyz\n";
             return Response::new(Status::UNAVAILABLE, Response::TEXT, text);
         }
-        let mut credentials: Vec<Credentials> = config.user.iter().map(credentials_of).collect();
+        let mut credentials: Vec<Credentials<'_>> =
+            config.user.iter().map(credentials_of).collect();
         let token = config.http.token_sha256.map(|token| token.0);
         if token.is_some() {
             credentials.push(Credentials { token, certificate: None });
@@ -424,7 +429,7 @@ impl Handler for Web<'_> {
             && let Err(why) = caller.needs(role)
         {
             let path: String = request.path.chars().take(64).collect();
-            audit_refused(format_args!("{caller}: {:?} {path}: refused: {why}", request.method));
+            audit_refused(&caller, format_args!("{:?} {path}: refused: {why}", request.method));
             return api::error(Status::FORBIDDEN, why);
         }
         log::debug!("{caller}: {:?} {}", request.method, crate::system::cut(request.path));

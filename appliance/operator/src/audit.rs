@@ -1,21 +1,24 @@
 //! [`Trail`]: the audit log, apart from the log of everything else: each action of an operator with time, name, address
 //! and result. The config disk keeps it across reboots.
 //!
-//! The trail consists of blocks of 4 KiB. An open block gets further lines, and each of its versions is written to a
-//! place that holds no newest version of another block. So a power cut in a write loses at most the lines of that write.
-//! Lines are written together: those of completed actions at most a second later, those of refused ones, which users of
-//! any role can cause, every ten seconds.
+//! The trail consists of blocks of 4 KiB, each with the lines of one actor (a user, the console, ...). When all places are
+//! in use, the actor with the most blocks loses its oldest one, so that nobody displaces the lines of others; and the log
+//! has limited before how many lines an operator who is no administrator makes.
+//!
+//! An open block gets further lines, and each of its versions is written to a place that holds no newest version of
+//! another block. So a power cut in a write loses at most the lines of that write. Lines are written together: those of
+//! completed actions at most a second later, those of refused ones, which users of any role can cause, every ten seconds.
 //!
 //! | bytes of a block | contents, little-endian |
 //! |---|---|
-//! | 0..8 | `ISTHMAUD` |
+//! | 0..8 | `ISTHMAU2` |
 //! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the lines |
 //! | 12..16 | bytes of the lines |
 //! | 16..24 | number of the block, from 1 |
 //! | 24..32 | version of the block: the highest one is current |
-//! | 32.. | lines: flags (1: refused, 2: the time is since the boot), time in milliseconds (8 bytes), length, text |
+//! | 32.. | lines: number in the trail (4 bytes), flags (1: refused, 2: the time is since the boot), time in milliseconds (8 bytes), length, text |
 
-use crate::log_ring::{Cursor, Entry, Filter, LogRing};
+use crate::log_ring::{Action, Cursor, Entry, Filter, LogRing};
 use crate::report::Value;
 use core::time::Duration;
 use crc::{CRC_32_ISCSI, Crc};
@@ -33,21 +36,15 @@ const KEPT: usize = PLACES - 2;
 const TEXT: usize = 240;
 const HEADER: usize = 32;
 /// Bytes of a line without its text.
-const LINE: usize = 10;
-/// The trail has room for 2,000 lines of any length.
-const _: () = assert!((KEPT - 1) * ((BLOCK - HEADER) / (LINE + TEXT)) >= 1984);
-const MAGIC: &[u8; 8] = b"ISTHMAUD";
+const LINE: usize = 14;
+/// The trail has room for 2,000 lines of any length of one actor. Each further one leaves a part of a block empty.
+const _: () = assert!((KEPT - 1) * ((BLOCK - HEADER) / (LINE + TEXT)) >= 2000);
+const MAGIC: &[u8; 8] = b"ISTHMAU2";
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 /// How long completed actions wait for a write.
 const SOON: Duration = Duration::from_secs(1);
 /// How long refused ones do.
 const LATER: Duration = Duration::from_secs(10);
-
-/// Refused actions that are kept at once. Further ones are counted, so that a user of any role cannot displace the actions
-/// of others.
-const BURST: u32 = 64;
-/// Time after which another refused one is kept.
-const EACH: Duration = Duration::from_secs(120);
 
 const REFUSED: u8 = 1;
 const SINCE_BOOT: u8 = 2;
@@ -77,7 +74,8 @@ impl Line {
         }
     }
 
-    fn write(&self, into: &mut Vec<u8>) {
+    fn write(&self, number: u32, into: &mut Vec<u8>) {
+        into.extend_from_slice(&number.to_le_bytes());
         let text = &self.text[..self.text.floor_char_boundary(TEXT)];
         let refused = if self.refused { REFUSED } else { 0 };
         into.push(refused | if self.since_boot { SINCE_BOOT } else { 0 });
@@ -86,10 +84,12 @@ impl Line {
         into.extend_from_slice(text.as_bytes());
     }
 
-    /// Reads the first line of `bytes`. Control characters, which this program does not write, become spaces.
-    fn read(bytes: &[u8]) -> Option<(Line, &[u8])> {
-        let (head, rest) = bytes.split_at_checked(LINE)?;
-        let (text, rest) = rest.split_at_checked(head[LINE - 1].into())?;
+    /// Reads the first line of `bytes`, and its number. Control characters, which this program does not write, become
+    /// spaces.
+    fn read(bytes: &[u8]) -> Option<(u32, Line, &[u8])> {
+        let (number, bytes) = bytes.split_first_chunk()?;
+        let (head, rest) = bytes.split_at_checked(LINE - number.len())?;
+        let (text, rest) = rest.split_at_checked(head[9].into())?;
         let text = core::str::from_utf8(text).ok()?;
         let line = Line {
             refused: head[0] & REFUSED != 0,
@@ -97,34 +97,28 @@ impl Line {
             since_boot: head[0] & SINCE_BOOT != 0,
             text: text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
         };
-        Some((line, rest))
+        Some((u32::from_le_bytes(*number), line, rest))
     }
 
     /// The line as a row of a report.
     pub fn row(&self) -> Value {
-        // Names have neither spaces nor colons, so the first colon with a space ends the caller.
-        let (who, what) = self.text.split_once(": ").unwrap_or(("", &self.text));
-        let (who, address) = match who.rsplit_once(" from ") {
-            Some((who, address)) => (who, Some(address)),
-            None => (who, None),
+        let action = Action::of(&self.text);
+        let known_by = match (action.by_certificate, action.address) {
+            (true, _) => "certificate",
+            (false, Some(_)) => "token",
+            (false, None) => "console",
         };
-        let (who, known_by) = match who.strip_suffix(" by certificate") {
-            Some(who) => (who, "certificate"),
-            None if address.is_some() => (who, "token"),
-            None => (who, "console"),
-        };
-        let name = who.split_once(' ').map(|(_, name)| name);
         let time = Duration::from_millis(self.millis);
         let utc = (!self.since_boot).then(|| format!("{:.3}", Timestamp(time)));
         let seconds = self.since_boot.then_some(time.as_secs_f64());
         Value::object([
             ("time", utc.map_or(Value::None, Value::from)),
             ("seconds_since_boot", seconds.into()),
-            ("name", name.map(str::to_string).into()),
-            ("address", address.map(str::to_string).into()),
+            ("name", action.name().map(str::to_string).into()),
+            ("address", action.address.map(str::to_string).into()),
             ("known_by", known_by.into()),
             ("result", if self.refused { "refused" } else { "done" }.into()),
-            ("what", Value::display(what)),
+            ("what", Value::display(action.what)),
         ])
     }
 }
@@ -134,9 +128,10 @@ impl Line {
 struct Block {
     number: u64,
     version: u64,
+    /// Whose lines it has.
+    actor: u32,
     /// The lines.
     bytes: Vec<u8>,
-    lines: usize,
     /// The place of the newest version on the disk.
     place: Option<usize>,
     /// It has lines that are not on the disk.
@@ -155,8 +150,14 @@ pub struct Write {
 /// The audit log.
 #[derive(Debug, Default)]
 pub struct Trail {
-    /// Oldest first.
-    blocks: VecDeque<Block>,
+    /// The one that was begun first is first.
+    blocks: Vec<Block>,
+    /// All lines, oldest first.
+    order: VecDeque<Place>,
+    /// Number of the next line.
+    next: u32,
+    /// Number of the block that was begun last.
+    begun: u64,
     cursor: Cursor,
     /// Number of audit messages that were taken from the log.
     taken: u64,
@@ -166,10 +167,15 @@ pub struct Trail {
     is_volatile: bool,
     /// The last place that was written.
     last: usize,
-    /// When [`BURST`] refused actions may be kept again.
-    calm: Instant,
-    /// Refused actions that were not kept, since the last one that was.
-    skipped: u64,
+}
+
+/// Place of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// Number of the block.
+    block: u64,
+    /// Offset in the block's lines.
+    at: usize,
 }
 
 impl Trail {
@@ -179,10 +185,17 @@ impl Trail {
             found.into_iter().filter_map(|(place, bytes)| read(place, &bytes)).collect();
         blocks.sort_by_key(|block| (block.number, core::cmp::Reverse(block.version)));
         blocks.dedup_by_key(|block| block.number);
-        let excess = blocks.len().saturating_sub(KEPT);
-        let blocks: VecDeque<Block> = blocks.split_off(excess).into();
-        let last = blocks.back().and_then(|block| block.place).unwrap_or(0);
-        Trail { blocks, last, ..Trail::default() }
+        let (begun, place) = blocks.last().map_or((0, None), |block| (block.number, block.place));
+        let last = place.unwrap_or(0);
+        let mut order: Vec<(u32, Place)> = blocks.iter().flat_map(Block::places).collect();
+        order.sort_by_key(|(number, _)| *number);
+        let next = order.last().map_or(0, |(number, _)| number.saturating_add(1));
+        let order = order.into_iter().map(|(_, place)| place).collect();
+        let mut trail = Trail { blocks, order, next, begun, last, ..Trail::default() };
+        while trail.blocks.len() > KEPT {
+            trail.evict();
+        }
+        trail
     }
 
     /// Takes new lines from the log.
@@ -198,48 +211,47 @@ impl Trail {
         self.taken = log.audits();
         while let Some(entry) = log.next_of(&mut self.cursor, Filter::Audit) {
             let line = Line::of(&entry);
-            if line.refused && !self.keeps_refused(now) {
-                self.skipped += 1;
-                continue;
-            }
-            let skipped = if line.refused { core::mem::take(&mut self.skipped) } else { 0 };
-            if skipped > 0 {
-                let text = format!("audit: {skipped} refused actions before this are not kept");
-                self.add(&Line { text, ..line.clone() });
-            }
             let due = now + if line.refused { LATER } else { SOON };
             self.due = Instant::first([self.due, Some(due)]);
             self.add(&line);
         }
     }
 
-    /// Whether another refused action is kept.
-    fn keeps_refused(&mut self, now: Instant) -> bool {
-        let calm = self.calm.max(now);
-        let keeps = calm.since(now) + EACH <= EACH * BURST;
-        if keeps {
-            self.calm = calm + EACH;
-        }
-        keeps
-    }
-
     fn add(&mut self, line: &Line) {
         let mut bytes = Vec::with_capacity(LINE + TEXT);
-        line.write(&mut bytes);
-        match self.blocks.back_mut() {
+        line.write(self.next, &mut bytes);
+        self.next = self.next.saturating_add(1);
+        let actor = Action::of(&line.text).actor();
+        let place = match self.blocks.iter_mut().rev().find(|block| block.actor == actor) {
             Some(open) if HEADER + open.bytes.len() + bytes.len() <= BLOCK => {
+                let at = open.bytes.len();
                 open.bytes.extend_from_slice(&bytes);
-                (open.lines, open.is_dirty) = (open.lines + 1, true);
+                open.is_dirty = true;
+                Place { block: open.number, at }
             }
-            last => {
-                let number = last.map_or(1, |block| block.number.saturating_add(1));
-                let (version, lines, place, is_dirty) = (0, 1, None, true);
-                self.blocks.push_back(Block { number, version, bytes, lines, place, is_dirty });
-                if self.blocks.len() > KEPT {
-                    self.blocks.pop_front();
-                }
+            _ => {
+                self.begun = self.begun.saturating_add(1);
+                let number = self.begun;
+                let (version, place, is_dirty) = (0, None, true);
+                self.blocks.push(Block { number, version, actor, bytes, place, is_dirty });
+                Place { block: number, at: 0 }
             }
+        };
+        self.order.push_back(place);
+        if self.blocks.len() > KEPT {
+            self.evict();
         }
+    }
+
+    /// Drops the oldest block of the actor with the most blocks.
+    fn evict(&mut self) {
+        let of = |actor: u32| self.blocks.iter().filter(|block| block.actor == actor).count();
+        let most = self.blocks.iter().map(|block| of(block.actor)).max();
+        let Some(at) = self.blocks.iter().position(|block| Some(of(block.actor)) == most) else {
+            return;
+        };
+        let gone = self.blocks.remove(at).number;
+        self.order.retain(|place| place.block != gone);
     }
 
     /// Makes unwritten lines wait, because the disk is busy.
@@ -314,7 +326,7 @@ impl Trail {
 
     /// Number of lines.
     pub fn len(&self) -> usize {
-        self.blocks.iter().map(|block| block.lines).sum()
+        self.order.len()
     }
 
     /// Whether there are no lines.
@@ -324,21 +336,11 @@ impl Trail {
 
     /// At most `count` lines from index `from`, oldest first.
     pub fn page(&self, from: usize, count: usize) -> Vec<Line> {
-        let mut before = 0;
-        let mut lines = Vec::new();
-        for block in &self.blocks {
-            let start = before;
-            before += block.lines;
-            if before <= from {
-                continue;
-            }
-            let skipped = from.saturating_sub(start);
-            lines.extend(block.lines().skip(skipped).take(count - lines.len()));
-            if lines.len() == count {
-                break;
-            }
-        }
-        lines
+        let line = |place: &Place| {
+            let at = self.blocks.binary_search_by_key(&place.block, |block| block.number).ok()?;
+            Some(Line::read(self.blocks[at].bytes.get(place.at..)?)?.1)
+        };
+        self.order.iter().skip(from).take(count).filter_map(line).collect()
     }
 }
 
@@ -353,12 +355,14 @@ impl core::fmt::Display for Line {
 }
 
 impl Block {
-    fn lines(&self) -> impl Iterator<Item = Line> + '_ {
-        let mut rest = &self.bytes[..];
+    /// The lines: number and place of each.
+    fn places(&self) -> impl Iterator<Item = (u32, Place)> + '_ {
+        let (block, mut rest) = (self.number, &self.bytes[..]);
         core::iter::from_fn(move || {
-            let (line, after) = Line::read(rest)?;
+            let at = self.bytes.len() - rest.len();
+            let (number, _, after) = Line::read(rest)?;
             rest = after;
-            Some(line)
+            Some((number, Place { block, at }))
         })
     }
 }
@@ -372,9 +376,9 @@ fn read(place: usize, bytes: &[u8]) -> Option<Block> {
     let lines = bytes.get(HEADER..end).filter(|_| whole)?.to_vec();
     let (place, is_dirty) = (Some(place), false);
     let (number, version) = (number(16)?, number(24)?);
-    let mut block = Block { number, version, bytes: lines, lines: 0, place, is_dirty };
-    block.lines = block.lines().count();
-    Some(block)
+    let (_, first, _) = Line::read(&lines)?;
+    let actor = Action::of(&first.text).actor();
+    Some(Block { number, version, actor, bytes: lines, place, is_dirty })
 }
 
 #[cfg(test)]

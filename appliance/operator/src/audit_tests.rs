@@ -172,21 +172,132 @@ proptest! {
     }
 }
 
+/// Logs an action of somebody who is not an administrator.
+fn write_limited(ring: &LogRing, level: Level, text: &str) {
+    let mut record = Record::builder();
+    let record = record.level(level).target("audit").module_path(Some("limited"));
+    ring.log(&record.args(format_args!("{text}")).build());
+}
+
+/// The texts that the log shows.
+fn shown(ring: &LogRing) -> Vec<String> {
+    let mut cursor = Cursor::default();
+    let all = core::iter::from_fn(|| ring.next_of(&mut cursor, Filter::Audit));
+    all.map(|entry| entry.text().to_string()).collect()
+}
+
+/// What `ann` has done before somebody floods.
+const DONE: [&str; 3] = [
+    "http ann from 10.0.0.1:1: put export a: revision 2, 1 keys",
+    "http ann from 10.0.0.1:2: save",
+    "console: set http.port 81",
+];
+
+/// Actions of every kind that a user may repeat, with other addresses, ports and arguments each time.
+fn varied(number: usize) -> String {
+    const KINDS: [&str; 9] = [
+        "ping",
+        "session end",
+        "capture start",
+        "resolve",
+        "support",
+        "reboot: refused: unsaved",
+        "Post /api/v1/commands: refused: needs the role admin for",
+        "rping",
+        "",
+    ];
+    let kind = KINDS[number % KINDS.len()];
+    // The last ones invent a kind of action each time.
+    let kind = if kind.is_empty() { format!("x{number}") } else { kind.into() };
+    let host = core::net::Ipv4Addr::from_bits(0x0a02_0000 + (number / 7) as u32);
+    format!("http ci from {host}:{}: {kind} {number}", 1024 + number % 60_000)
+}
+
 #[test]
-fn refused_actions_do_not_displace_the_actions_of_others() {
-    let (ring, mut trail) = (ring(), Trail::default());
-    write(&ring, Level::Info, "http ann from 10.0.0.1:1: save");
-    let flood = |trail: &mut Trail, now: Instant| {
-        for at in 0..20_000 {
-            write(&ring, Level::Warn, &format!("http ci from 10.0.0.7:{at}: set a: refused"));
-            trail.poll(&ring, now);
+fn varied_actions_of_one_user_displace_neither_the_lines_of_others_nor_all_of_its_own() {
+    thread_local! {
+        static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+    log::set_max_level(log::LevelFilter::Trace);
+    let now = || Instant::from_nanos(1_000_000_000 + NOW.get());
+    let (ring, mut trail, mut disk) = (LogRing::new(2000, now), Trail::default(), empty_disk());
+    DONE.iter().for_each(|text| write(&ring, Level::Info, text));
+    let theft = "http ci from 10.0.0.9:1: reads the capture";
+    write_limited(&ring, Level::Info, theft);
+    // Half a day, ten actions a second.
+    let mut most = 0;
+    for number in 0..432_000 {
+        let level = if number % 3 == 0 { Level::Warn } else { Level::Info };
+        write_limited(&ring, level, &varied(number));
+        trail.poll(&ring, now());
+        if number % 10 == 0 {
+            NOW.set(NOW.get() + 1_000_000_000);
+            ring.settle(now());
+            if number % 3000 == 0 {
+                sync(&mut trail, &mut disk);
+            }
         }
-    };
-    flood(&mut trail, Instant::ZERO);
-    assert_eq!(trail.len(), 1 + BURST as usize);
-    flood(&mut trail, Instant::ZERO + EACH);
-    let texts = texts(&trail);
-    assert_eq!(texts[0], "http ann from 10.0.0.1:1: save");
-    assert!(texts.len() <= 3 + BURST as usize, "{}", texts.len());
-    assert!(texts.iter().any(|text| text.contains("refused actions before this are not kept")));
+        most = most.max(trail.blocks.len());
+    }
+    trail.poll(&ring, now());
+    sync(&mut trail, &mut disk);
+    let (logged, kept, reloaded) = (shown(&ring), texts(&trail), texts(&load(&disk)));
+    for text in DONE.into_iter().chain([theft]) {
+        assert!(logged.iter().any(|line| line == text), "the log lacks {text}");
+    }
+    for text in DONE {
+        assert!(kept.iter().any(|line| line == text), "the audit log lacks {text}");
+        assert!(reloaded.iter().any(|line| line == text), "the disk lacks {text}");
+    }
+    assert!(most <= KEPT);
+    // What was not kept is counted, behind the user.
+    let counted =
+        logged.iter().filter(|line| line.contains(" more, not kept one by one; the last: "));
+    assert!(counted.clone().count() > 20);
+    assert!(counted.clone().all(|line| Action::of(line).name() == Some("ci")));
+    // Half a day of the flood fits many times more than once into the limit of lines.
+    assert!(trail.next < 9000, "{}", trail.next);
+}
+
+#[test]
+fn administrator_displaces_no_line_of_another_user() {
+    log::set_max_level(log::LevelFilter::Trace);
+    let (ring, mut trail) = (ring(), Trail::default());
+    DONE.iter().for_each(|text| write(&ring, Level::Info, text));
+    for number in 0..100_000 {
+        write(&ring, Level::Info, &varied(number));
+        trail.poll(&ring, Instant::ZERO);
+    }
+    let (logged, kept) = (shown(&ring), texts(&trail));
+    for text in DONE {
+        assert!(logged.iter().any(|line| line == text), "the log lacks {text}");
+        assert!(kept.iter().any(|line| line == text), "the audit log lacks {text}");
+    }
+    // Each action of an administrator is kept as long as there is room.
+    let last: Vec<String> = (99_000..100_000).map(varied).collect();
+    assert!(kept.ends_with(&last), "{:?}", kept.last());
+}
+
+#[test]
+fn lines_of_several_users_are_in_order_after_a_reboot() {
+    let (mut trail, mut disk) = (Trail::default(), empty_disk());
+    let mut all = Vec::new();
+    for number in 0..900 {
+        let text = format!("http user{} from 10.0.0.1:1: set a {number}", number * number % 7);
+        trail.add(&line(&text));
+        all.push(text);
+        if number % 11 == 0 {
+            sync(&mut trail, &mut disk);
+        }
+    }
+    sync(&mut trail, &mut disk);
+    assert_eq!(texts(&trail), all);
+    assert_eq!(texts(&load(&disk)), all);
+    let mut again = load(&disk);
+    again.add(&line("http user3 from 10.0.0.1:1: save"));
+    assert_eq!(texts(&again).last().unwrap(), "http user3 from 10.0.0.1:1: save");
+    assert_eq!(
+        again.page(100, 5).into_iter().map(|line| line.text).collect::<Vec<_>>(),
+        all[100..105]
+    );
 }

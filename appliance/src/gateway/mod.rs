@@ -136,7 +136,7 @@ mod write_way;
 pub use start::{Bringup, Facts};
 
 use crate::console::{Console, pump, pump_at_the_end};
-use crate::log_ring::audit;
+use crate::log_ring::audit_button;
 use crate::loops::Stage;
 use crate::machine::Machine;
 use core::time::Duration;
@@ -315,7 +315,7 @@ impl Gateway {
         self.button_due = now + BUTTON_INTERVAL;
         if self.machine.power_button() && self.state.end.is_none() {
             let lost = if self.state.has_unsaved() { "; unsaved changes are lost" } else { "" };
-            audit(format_args!("power button: poweroff{lost}"));
+            audit_button(format_args!("poweroff{lost}"));
             self.state.end = Some(End::PowerOff);
             self.console_due = now;
         }

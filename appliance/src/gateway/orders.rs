@@ -39,7 +39,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
             startable::check(config, document.config(), disks, plane.arena.capacity() as u64)?;
         }
         Order::ArmTrial(text, seconds) => return state.arm_trial(text, seconds),
-        Order::ApplyExports => plane.storage.apply_exports(document.config()),
+        Order::ApplyExports => state.apply_exports(),
         Order::Save => return state.save(),
         Order::WipeConfig(typed) => return state.wipe_config(typed),
         Order::WipeDisk(number) => return plane.storage.wipe(number, disks, &mut plane.arena),
@@ -95,7 +95,12 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::Session(name, order) => return plane.order_session(name, order),
         Order::MakeMirror(mirror) => plane.make_mirror(mirror)?,
         Order::RemakeMirror(mirror) => plane.remake_mirror(mirror)?,
+        Order::AssembleMirror(mirror) => {
+            plane.assemble_mirror(mirror)?;
+            state.apply_exports();
+        }
         Order::Mirror(name, order) => plane.order_mirror(name, order)?,
+        Order::DissolveMirror(name) => plane.dissolve_mirror(name)?,
         Order::EndMirror(name) => {
             plane.rest_mirror(name);
             return Ok(Managed::Started);
@@ -155,7 +160,7 @@ impl State {
         set_levels(config.system.log_level, &config.log.by_subject());
         crash::set_policy(config.system.on_panic);
         if let Some(secure) = &self.secure {
-            secure.tls.ask_for_certificates(config.knows_certificates());
+            secure.configure(config);
         }
         let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
         let echo = config.services.udp_echo;
@@ -163,7 +168,7 @@ impl State {
         self.network_changed = true;
         self.names.is_changed = true;
         self.time.is_changed = true;
-        self.plane.storage.apply_exports(self.document.config());
+        self.apply_exports();
         let section = path.split('.').next().unwrap_or_default();
         self.rules_changed |= matches!(section, "rule" | "");
         self.subsystems_changed |= matches!(section, "subsystem" | "nvme_host" | "nvme" | "");
@@ -172,6 +177,13 @@ impl State {
         if matches!(section, "usnic" | "") {
             self.plane.udp_engines.configure(self.document.config(), self.now);
         }
+    }
+
+    /// Applies the exports of the configuration. What is about to go is not exported by default.
+    fn apply_exports(&mut self) {
+        let leaving = self.lifecycle.leaving.iter().map(|one| one.name().to_string());
+        self.plane.storage.leaving = leaving.collect();
+        self.plane.storage.apply_exports(self.document.config());
     }
 
     /// Sets the state of an ANA group, and reports it to hosts.

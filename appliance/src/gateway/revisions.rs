@@ -146,7 +146,7 @@ pub(super) fn at_boot(
         before: None,
         by: Caller { name: "before the reboot".into(), ..Caller::console() },
     });
-    Lifecycle { candidate: None, history, trial, leaving: Vec::new(), salt }
+    Lifecycle { history, trial, salt, ..Lifecycle::default() }
 }
 
 impl State {
@@ -154,7 +154,7 @@ impl State {
     pub fn record_boot(&mut self) {
         let caller = Caller { name: "boot".into(), ..Caller::console() };
         configure::record(self, &caller, "boot", "");
-        log_ring::audit(format_args!("{caller}: start of isthmus {}", env!("CARGO_PKG_VERSION")));
+        log_ring::audit(&caller, format_args!("start of isthmus {}", env!("CARGO_PKG_VERSION")));
         if let Some(left) = self.lifecycle.left(self.now) {
             log::warn!(
                 "configuration: on trial; without `confirm` within {} s the machine reboots to the saved one",

@@ -33,7 +33,9 @@ impl State {
             if self.has_trial_in_doubt() {
                 self.withdraw_trial();
             }
-            if !self.lifecycle.leaving.is_empty() && self.lifecycle.trial.is_none() {
+            let life = &self.lifecycle;
+            let waits = !life.leaving.is_empty() || !life.arriving.is_empty();
+            if waits && life.trial.is_none() {
                 let _ = leaving::settle(self);
             }
         }

@@ -57,6 +57,8 @@ pub(super) struct Storage {
     complaints: Vec<String>,
     /// A mirror that is being dissolved. It is not exported by default.
     pub dissolving: Option<String>,
+    /// Volumes and mirrors that are removed when nothing uses them. They are not exported by default.
+    pub leaving: BTreeSet<String>,
     /// Loops of other cores that serve the same volumes.
     pub followers: Followers,
     /// Disks to which this loop has queues of its own, on a loop of another core.
@@ -139,6 +141,7 @@ impl Storage {
                 if !exported.contains(name.as_str())
                     && config.mirror_of(name.as_str()).is_none()
                     && self.dissolving.as_deref() != Some(name.as_str())
+                    && !self.leaving.contains(name.as_str())
                     && let Ok(shown) = name.as_str().parse()
                 {
                     wanted.push(config::Export::of(shown, name));

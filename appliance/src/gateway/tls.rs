@@ -6,6 +6,7 @@ use super::disks::DiskSlot;
 use crate::config::{Config, kept_pair};
 use crate::randomness::Randomness;
 use drivers::hal::{Arena, Clock, Features};
+use management::status::WallClock;
 use net::tls::{Pair, PairError, Tls};
 use rand_core::Rng;
 use std::sync::Arc;
@@ -41,8 +42,23 @@ pub(super) fn start(
     };
     log::info!("http: TLS, certificate of the {origin}: SHA-256 {}", pair.fingerprint());
     let tls = Tls::new(pair, Box::new(move |into| rng.fill_bytes(into)));
-    tls.ask_for_certificates(config.knows_certificates());
-    Some(Secure { tls, origin })
+    let secure = Secure { tls, origin };
+    secure.configure(config);
+    Some(secure)
+}
+
+impl Secure {
+    /// Applies what of clients' certificates takes effect without a reboot.
+    pub fn configure(&self, config: &Config) {
+        self.tls.ask_for_certificates(config.knows_certificates());
+        // A document whose authorities cannot be used is not in force.
+        self.tls.set_authorities(config.http.authorities().and_then(Result::ok));
+    }
+
+    /// Tells the time, in which certificates of clients are valid or not.
+    pub fn set_time(&self, clock: &WallClock) {
+        self.tls.set_epoch(if clock.is_plausible { clock.epoch } else { 0 });
+    }
 }
 
 /// The appliance's self-signed certificate, from the disk, or a new one.

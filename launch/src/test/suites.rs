@@ -189,6 +189,7 @@ pub(super) const SUITES: &[Suite] = &[
     host_suite("fuzz", 15),
     Suite { uses: SANITIZED, tier: Tier::Long, ..host_suite("guided", 300) },
     Suite { uses: SANITIZED, tier: Tier::Long, ..host_suite("races", 60) },
+    Suite { tier: Tier::Long, ..host_suite("new_key", 240) },
     Suite { target: Some("usnic"), uses: OPEN_MPI, tier: Tier::Long, ..host_suite("usnic", 200) },
     Suite {
         target: Some("usnic_image"),
@@ -225,6 +226,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { uses: PROMTOOL, tier: Tier::Long, ..boot_suite("monitoring", 30) },
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("schemathesis", 240) },
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
+    Suite { uses: TLS_USED, ..boot_suite("manual", 40) },
     Suite { uses: SERVERS_USED, ..boot_suite("names", 60) },
     Suite { uses: NBD_AND_IMAGE, tier: Tier::Long, ..boot_suite("nbd_image", 90) },
     boot_suite("disk", 40),

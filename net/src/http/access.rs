@@ -3,7 +3,8 @@
 //! * Reading is open to the hosts that [`Doors`] admit.
 //! * Changes, captures (they contain the traffic of others) and identities of peers need a bearer token (RFC 6750)
 //!   whose SHA-256 is configured. If none is configured, they are disabled. What its owner may do, the caller decides.
-//! * Instead of a token, a client may have a certificate whose SHA-256 is configured, and prove that it has its key.
+//! * Instead of a token, a client may have a certificate whose SHA-256 is configured, or in which an authority of the
+//!   operator vouches for a configured name, and prove that it has its key.
 //! * A foreign web page must not use a browser to act for its user or to read for the page (DNS rebinding). So every
 //!   request except a probe must name an address or the name of the appliance as its host, and must not come from a
 //!   page of another origin.
@@ -13,6 +14,7 @@ use super::{Request, Response, Status};
 use crate::hosts::Hosts;
 use crate::hosts::accountable;
 use crate::refusal::Refusal;
+use crate::tls::{ClientCertificate, SubjectName};
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -141,11 +143,20 @@ impl Guesses {
 
 /// What identifies a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Credentials {
+pub struct Credentials<'a> {
     /// SHA-256 of the token.
     pub token: Option<TokenHash>,
-    /// SHA-256 of the certificate.
-    pub certificate: Option<TokenHash>,
+    /// The certificate.
+    pub certificate: Option<Certificate<'a>>,
+}
+
+/// By what the certificate of a user is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate<'a> {
+    /// Its SHA-256.
+    Sha256([u8; 32]),
+    /// A name in it, which an authority vouches for.
+    Name(&'a SubjectName),
 }
 
 /// Who sends a request.
@@ -160,7 +171,7 @@ pub struct Known {
 /// The state that access checks need.
 pub struct Judge<'a> {
     /// Those who are known by a token or a certificate.
-    pub credentials: &'a [Credentials],
+    pub credentials: &'a [Credentials<'a>],
     /// Whether a host name or address (without port) is the appliance's.
     pub is_ours: &'a dyn Fn(&str) -> bool,
     /// Hosts that have sent wrong tokens.
@@ -204,12 +215,9 @@ impl Judge<'_> {
             reason,
             advice: advice.into(),
         };
-        if let (None, Some(certificate)) = (request.bearer, &request.certificate) {
-            let is_own = |one: &Credentials| one.certificate.as_ref() == Some(certificate);
-            return match self.credentials.iter().position(is_own) {
-                Some(index) => Ok(Some(Known { index, by_certificate: true })),
-                None => Err(unknown_certificate(certificate)),
-            };
+        if let (None, Some(certificate)) = (request.bearer, request.certificate) {
+            let index = self.owner(certificate)?;
+            return Ok(Some(Known { index, by_certificate: true }));
         }
         let Some(given) = request.bearer else {
             let advice = "send the token of a [[user]] or of http.token_sha256 (Authorization: Bearer TOKEN), or the certificate \
@@ -244,11 +252,44 @@ impl Judge<'_> {
     }
 }
 
-/// The refusal of a certificate, with its fingerprint.
-fn unknown_certificate(certificate: &TokenHash) -> Denied {
-    let digits: String = certificate.iter().map(|byte| format!("{byte:02x}")).collect();
-    let advice =
-        format!("the client's certificate is that of no [[user]]; its SHA-256 is {digits}");
+impl Judge<'_> {
+    /// The index of the user with this certificate. Its fingerprint counts before the names in it. One that names several
+    /// users is that of none.
+    fn owner(&self, certificate: &ClientCertificate) -> Result<usize, Denied> {
+        let is_own = |one: &Credentials<'_>| {
+            one.certificate == Some(Certificate::Sha256(certificate.sha256))
+        };
+        if let Some(index) = self.credentials.iter().position(is_own) {
+            return Ok(index);
+        }
+        let names = match &certificate.names {
+            Ok(names) => names,
+            Err(why) => return Err(unknown_certificate(certificate, why)),
+        };
+        let is_named = |one: &Credentials<'_>| match one.certificate {
+            Some(Certificate::Name(name)) => names.contains(name),
+            _ => false,
+        };
+        let mut named = self.credentials.iter().enumerate().filter(|(_, one)| is_named(one));
+        let (reason, about) = match (named.next(), named.next()) {
+            (Some((index, _)), None) => return Ok(index),
+            (None, _) => ("unknown_subject", "is that of no [[user]]"),
+            (Some(_), Some(_)) => ("ambiguous_certificate", "names more than one [[user]]"),
+        };
+        let list: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let list: String = list.join(", ").chars().take(128).collect();
+        let advice =
+            format!("the client's certificate {about}; http.client_ca vouches for: {list}");
+        Err(Denied { status: Status::UNAUTHORIZED, reason, advice: advice.into() })
+    }
+}
+
+/// The refusal of a certificate that no authority vouches for, with its fingerprint.
+fn unknown_certificate(certificate: &ClientCertificate, why: &str) -> Denied {
+    let digits: String = certificate.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    let advice = format!(
+        "the client's certificate is that of no [[user]]; its SHA-256 is {digits}; the names in it do not count: {why}"
+    );
     Denied { status: Status::UNAUTHORIZED, reason: "wrong_certificate", advice: advice.into() }
 }
 
@@ -326,10 +367,10 @@ mod tests {
         let hash: TokenHash = Sha256::digest(TOKEN).into();
         let is_ours = &|host: &str| ["10.0.0.1", "fd00::1", "gateway-1"].contains(&host);
         let all = [
-            Credentials { token: Some([0; 32]), certificate: Some([7; 32]) },
+            Credentials { token: Some([0; 32]), certificate: Some(Certificate::Sha256([7; 32])) },
             Credentials { token: Some(hash), certificate: None },
         ];
-        let credentials: &[Credentials] = if configured { &all } else { &[] };
+        let credentials: &[Credentials<'_>] = if configured { &all } else { &[] };
         let judged = Judge { credentials, is_ours, guesses, now }.judge(request, act);
         let is_wrong = |known: Known| known.index != usize::from(!known.by_certificate);
         assert!(!judged.as_ref().is_ok_and(|known| known.is_some_and(is_wrong)));
@@ -369,16 +410,17 @@ mod tests {
 
     #[test]
     fn certificate_is_accepted_instead_of_a_token_and_never_beside_a_wrong_one() {
+        let [own, other] = [7, 8].map(|byte| certificate(byte, Err("none".into())));
         let with = |certificate, bearer| {
             let request = Request { certificate, ..request("10.0.0.1", None, bearer) };
             judged(Act::Write, true, &request)
         };
-        assert_eq!(with(Some([7; 32]), None), Ok(()));
-        assert_eq!(with(Some([8; 32]), None), Err((401, "wrong_certificate")));
-        assert_eq!(with(Some([7; 32]), Some(b"wrong")), Err((401, "wrong_token")));
-        assert_eq!(with(Some([8; 32]), Some(TOKEN)), Ok(()), "the token counts");
+        assert_eq!(with(Some(&own), None), Ok(()));
+        assert_eq!(with(Some(&other), None), Err((401, "wrong_certificate")));
+        assert_eq!(with(Some(&own), Some(b"wrong")), Err((401, "wrong_token")));
+        assert_eq!(with(Some(&other), Some(TOKEN)), Ok(()), "the token counts");
         let foreign = Request {
-            certificate: Some([7; 32]),
+            certificate: Some(&own),
             ..request("10.0.0.1", Some("http://evil.example"), None)
         };
         assert_eq!(judged(Act::Write, true, &foreign), Err((403, "foreign_origin")));
@@ -386,7 +428,41 @@ mod tests {
         let plain = from_page("http://10.0.0.1");
         assert_eq!(judged(Act::Write, true, &plain), Err((403, "foreign_origin")));
         assert_eq!(judged(Act::Write, true, &from_page("https://10.0.0.1")), Ok(()));
-        assert!(unknown_certificate(&[0xab; 32]).advice.ends_with(&"ab".repeat(32)));
+        let advice = unknown_certificate(&certificate(0xab, Err("none".into())), "why").advice;
+        assert!(advice.contains(&"ab".repeat(32)) && advice.ends_with("do not count: why"));
+    }
+
+    fn certificate(byte: u8, names: Result<Vec<SubjectName>, String>) -> ClientCertificate {
+        ClientCertificate { sha256: [byte; 32], names }
+    }
+
+    #[test]
+    fn certificate_names_exactly_one_user() {
+        let [ann, bob, both] =
+            ["CN=ann", "DNS:bob.example.net", "CN=ann2"].map(|one| one.parse().unwrap());
+        let user = |one| Credentials { token: None, certificate: Some(one) };
+        let credentials = [
+            user(Certificate::Sha256([9; 32])),
+            user(Certificate::Name(&ann)),
+            user(Certificate::Name(&bob)),
+        ];
+        let owner = |byte: u8, names: &[&SubjectName]| {
+            let names = Ok(names.iter().map(|&name| name.clone()).collect());
+            let one = certificate(byte, names);
+            let request = Request { certificate: Some(&one), ..request("10.0.0.1", None, None) };
+            let (is_ours, now) = (&|_: &str| true, at(1));
+            let guesses = &mut Guesses::default();
+            let mut judge = Judge { credentials: &credentials, is_ours, guesses, now };
+            let judged = judge.judge(&request, Act::Write);
+            judged.map(|known| known.unwrap().index).map_err(|denied| denied.reason)
+        };
+        assert_eq!(owner(1, &[&ann]), Ok(1));
+        assert_eq!(owner(1, &[&both, &bob]), Ok(2), "any name in it");
+        assert_eq!(owner(1, &[&both]), Err("unknown_subject"));
+        assert_eq!(owner(1, &[&ann, &bob]), Err("ambiguous_certificate"));
+        assert_eq!(owner(9, &[&ann, &bob]), Ok(0), "the fingerprint counts first");
+        // A name in another part of the certificate is another name.
+        assert_eq!(owner(1, &[&"DNS:ann".parse().unwrap()]), Err("unknown_subject"));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use super::request;
 use super::response::{Body, Read, Response, Status};
 use super::{Handler, Limits, Request};
+use crate::tls::ClientCertificate;
 use alloc::borrow::Cow;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::net::SocketAddr;
@@ -40,8 +42,8 @@ enum Sending {
 pub struct Connection {
     limits: Limits,
     from: SocketAddr,
-    /// SHA-256 of the client's certificate.
-    certificate: Option<[u8; 32]>,
+    /// The client's certificate.
+    certificate: Option<Arc<ClientCertificate>>,
     input: Vec<u8>,
     /// Bytes of the input already searched for the end of the head.
     seen: usize,
@@ -85,8 +87,8 @@ impl Connection {
         }
     }
 
-    /// Sets the SHA-256 of the client's certificate.
-    pub fn set_certificate(&mut self, certificate: Option<[u8; 32]>) {
+    /// Sets the client's certificate.
+    pub fn set_certificate(&mut self, certificate: Option<Arc<ClientCertificate>>) {
         self.certificate = certificate;
     }
 
@@ -184,7 +186,7 @@ impl Connection {
             host: head.host,
             origin: head.origin,
             bearer: head.bearer,
-            certificate: self.certificate,
+            certificate: self.certificate.as_deref(),
             if_match: head.if_match,
             if_none_match: head.if_none_match,
         });

@@ -223,7 +223,7 @@ impl Open {
             Some(session) => {
                 let came = listener.take(interface, stream, |bytes| session.receive(bytes));
                 session.poll(now);
-                connection.set_certificate(session.certificate());
+                connection.set_certificate(session.certificate(now));
                 session.take(|text| connection.handle_input(text, now)) || came
             }
         };

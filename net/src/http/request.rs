@@ -1,7 +1,7 @@
 //! Parses requests. Ambiguous framing is refused (RFC 9112 section 6.3).
 
 use super::Status;
-
+use crate::tls::ClientCertificate;
 use core::net::SocketAddr;
 
 /// Maximum number of headers.
@@ -43,8 +43,8 @@ pub struct Request<'a> {
     pub origin: Option<&'a str>,
     /// The token of `Authorization: Bearer …` (RFC 6750).
     pub bearer: Option<&'a [u8]>,
-    /// SHA-256 of the client's certificate, whose key it has.
-    pub certificate: Option<[u8; 32]>,
+    /// The client's certificate, whose key it has.
+    pub certificate: Option<&'a ClientCertificate>,
     /// Entity tags of `If-Match` (RFC 9110, section 13.1.1); empty without one.
     pub if_match: &'a str,
     /// Entity tags of `If-None-Match`; empty without one.

@@ -284,7 +284,7 @@ fn certificate(
 }
 
 /// The blocks of a PEM text with their labels. Text between them is ignored (RFC 7468 section 2).
-fn blocks(text: &str) -> Result<Vec<(&str, Vec<u8>)>, String> {
+pub(super) fn blocks(text: &str) -> Result<Vec<(&str, Vec<u8>)>, String> {
     const BEGIN: &str = "-----BEGIN ";
     let mut found = Vec::new();
     let mut rest = text;

@@ -1,5 +1,5 @@
 //! Certificates of clients. TLS only verifies that the client has the certificate's key; whose certificate it is, the
-//! caller decides by its SHA-256 ([`super::Session::certificate`]). So neither issuers nor a clock are needed.
+//! caller decides by what [`super::Session::certificate`] tells of it.
 
 use super::client::verify;
 use super::provider::Source;

@@ -1,6 +1,7 @@
 //! A TLS connection of a client without its TCP socket: decrypts received records, and encrypts responses.
 
-use super::context::Tls;
+use super::authorities::ClientCertificate;
+use super::context::{Term, Tls};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,7 +11,6 @@ use drivers::hal::Instant;
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
-use sha2::{Digest, Sha256};
 
 /// Maximum bytes of incomplete records: the largest record (RFC 5246 section 6.2.3). It also limits the client's
 /// handshake messages.
@@ -52,8 +52,8 @@ pub struct Session {
     /// Deadline of the handshake.
     pub(super) deadline: Instant,
     open: bool,
-    /// SHA-256 of the client's certificate, whose key it has.
-    certificate: Option<[u8; 32]>,
+    /// The client's certificate, whose key it has, and how long the names in it count.
+    certificate: Option<(Arc<ClientCertificate>, Term)>,
     ended: bool,
     closed: bool,
     failure: Option<Failure>,
@@ -111,10 +111,16 @@ impl Session {
             self.failure = Some(Failure::Slow);
         } else if self.fresh && (self.open || self.tls.due() <= now) {
             let before = self.tls.operations();
+            let was_open = self.open;
             self.fresh = false;
             self.advance(None);
-            if self.tls.operations() != before {
-                self.tls.worked(now);
+            if self.open && !was_open {
+                let sent = self.connection.peer_certificates().unwrap_or_default();
+                self.certificate = self.tls.identify(sent, now);
+            }
+            let operations = self.tls.operations() - before;
+            if operations > 0 {
+                self.tls.worked(operations, now);
             }
         }
     }
@@ -172,9 +178,16 @@ impl Session {
         self.open
     }
 
-    /// SHA-256 of the client's certificate, after the handshake. The client has proved that it has the key.
-    pub fn certificate(&self) -> Option<[u8; 32]> {
-        self.certificate
+    /// The client's certificate, after the handshake. The client has proved that it has the key.
+    pub fn certificate(&mut self, now: Instant) -> Option<Arc<ClientCertificate>> {
+        let (certificate, term) = self.certificate.as_mut()?;
+        if certificate.names.is_ok()
+            && let Some(why) = self.tls.objection(*term, now)
+        {
+            let (sha256, names) = (certificate.sha256, Err(why.into()));
+            *certificate = Arc::new(ClientCertificate { sha256, names });
+        }
+        Some(certificate.clone())
     }
 
     /// Whether the client has sent close_notify, and all its text was taken.
@@ -208,7 +221,6 @@ impl Session {
 
     /// Processes input as far as possible. `what` is text to encrypt; empty text queues close_notify.
     fn advance(&mut self, mut what: Option<&[u8]>) {
-        let was_open = self.open;
         loop {
             let UnbufferedStatus { mut discard, state } =
                 self.connection.process_tls_records(&mut self.incoming);
@@ -268,11 +280,6 @@ impl Session {
                 Err(why) => failed = Some(why.to_string()),
             }
             self.incoming.drain(..discard.min(self.incoming.len()));
-            if self.open && !was_open {
-                let certificates = self.connection.peer_certificates();
-                let own = certificates.and_then(|chain| chain.first());
-                self.certificate = own.map(|own| Sha256::digest(own).into());
-            }
             if let Some(why) = failed {
                 self.fail(why);
                 return;

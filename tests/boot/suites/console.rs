@@ -35,6 +35,25 @@ fn an_unknown_command_is_answered_with_the_nearest() -> Result<()> {
     Ok(())
 }
 
+/// A subject has a level of its own, at once and until it is taken back.
+#[test]
+fn level_of_one_subject_shows_its_messages_alone() -> Result<()> {
+    let (mut vm, server) = super::config::with_http(spec()?)?;
+    let ask = || launch::http::get(server, "/healthz");
+    ask()?;
+    vm.run("show log")?.lacks("Get /healthz")?;
+    vm.run("log level http debug")?.contains("in force now")?;
+    ask()?;
+    vm.run("show log")?.contains("Get /healthz")?.lacks("TRACE")?;
+    vm.run("log level nothing debug")?.contains("error")?.contains("http")?;
+    vm.run("log level http default")?.lacks("error")?;
+    let before = vm.run("show log")?.text.matches("Get /healthz").count();
+    ask()?;
+    let after = vm.run("show log")?.text.matches("Get /healthz").count();
+    ensure!(before == after, "{before} and {after}");
+    Ok(())
+}
+
 /// All console commands of README and docs are known, even if the appliance lacks the objects that they name.
 #[test]
 fn commands_of_the_pages_are_known() -> Result<()> {

@@ -1,6 +1,8 @@
 //! The life of the configuration: candidate, commit, commit on trial, revisions; over the console and over HTTP, by users
 //! with roles.
 
+mod commits;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

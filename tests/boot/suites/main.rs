@@ -14,6 +14,7 @@ mod host_tools;
 mod libvirt;
 mod lifecycle;
 mod linx_tcp;
+mod manual;
 mod monitoring;
 mod names;
 mod nbd_image;

@@ -346,3 +346,102 @@ fn certificate_of_a_client_is_that_of_a_user() -> Result<()> {
     server.vm.run("show refused")?.contains("wrong_certificate")?;
     Ok(())
 }
+
+/// An authority, and certificates that it has issued.
+struct Issuer(tempfile::TempDir);
+
+impl Issuer {
+    fn new(name: &str) -> Result<Issuer> {
+        let issuer = Issuer(tempfile::tempdir()?);
+        let (key, own) = (issuer.path("ca.key"), issuer.path("ca.pem"));
+        run("openssl", &[MAKE_KEY, &[&key]].concat())?;
+        let subject = format!("/CN={name}");
+        let request = ["req", "-x509", "-new", "-key", &key, "-out", &own, "-days", "30", "-subj"];
+        let (good, said) = run("openssl", &[&request[..], &[&subject]].concat())?;
+        ensure!(good, "{said}");
+        Ok(issuer)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// A certificate with this common name and these extensions, and its key.
+    fn issue(&self, name: &str, extensions: &str, days: &str) -> Result<[String; 2]> {
+        let [request, own, key] =
+            ["csr", "pem", "key"].map(|end| self.path(&format!("{name}{days}.{end}")));
+        run("openssl", &[MAKE_KEY, &[&key]].concat())?;
+        let subject = format!("/O=example/CN={name}");
+        let arguments = ["req", "-new", "-key", &key, "-out", &request, "-subj", &subject];
+        run("openssl", &arguments)?;
+        let file = self.path("extensions");
+        std::fs::write(&file, extensions)?;
+        let (ca, ca_key) = (self.path("ca.pem"), self.path("ca.key"));
+        let sign = ["x509", "-req", "-in", &request, "-CA", &ca, "-CAkey", &ca_key];
+        let rest = ["-CAcreateserial", "-days", days, "-extfile", &file, "-out", &own];
+        let (good, said) = run("openssl", &[&sign[..], &rest].concat())?;
+        ensure!(good, "{said}");
+        Ok([own, key])
+    }
+}
+
+#[test]
+fn name_in_a_certificate_of_the_operators_authority_is_that_of_a_user() -> Result<()> {
+    const CLIENT: &str = "extendedKeyUsage=clientAuth\n";
+    let (own, foreign) = (Issuer::new("operators")?, Issuer::new("operators")?);
+    let ca = std::fs::read_to_string(own.path("ca.pem"))?;
+    let user = |name: &str, role: &str, certificate: &str| {
+        format!("[[user]]\nname = \"{name}\"\nrole = \"{role}\"\ncertificate = \"{certificate}\"\n")
+    };
+    let users = user("ann", "admin", "CN=ann") + &user("ci", "read", "DNS:ci.example.net");
+    let document = format!("{TLS}client_ca = '''\n{ca}'''\n{users}");
+    let mut server = start(spec()?.config(&document))?;
+    let get = |server: &Server, [certificate, key]: &[String; 2], more: &[&str], path: &str| {
+        let with = ["--insecure", "--cert", certificate.as_str(), "--key", key.as_str()];
+        let (_, said) = server.curl(&[&with[..], more].concat(), path)?;
+        Ok::<_, anyhow::Error>(said)
+    };
+    let running = "/api/v1/config/running";
+    let ann = own.issue("ann", CLIENT, "5")?;
+    let dns = format!("{CLIENT}subjectAltName=DNS:ci.example.net\n");
+    let ci = own.issue("host7", &dns, "5")?;
+    let expired = own.issue("ann", CLIENT, "0")?;
+    // The machine's clock may be a second late.
+    sleep(Duration::from_secs(3));
+    for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
+        for good in [&ann, &ci] {
+            let said = get(&server, good, version, running)?;
+            ensure!(said.contains("ram0"), "{version:?} {good:?}: {said}");
+        }
+        for (wrong, why) in [
+            (own.issue("eve", CLIENT, "5")?, "http.client_ca vouches for: CN=eve"),
+            (foreign.issue("ann", CLIENT, "5")?, "a signature is wrong"),
+            (expired.clone(), "has expired"),
+            (own.issue("ann", "extendedKeyUsage=serverAuth\n", "6")?, "lacks clientAuth"),
+            (own.issue("ann", &dns, "7")?, "names more than one [[user]]"),
+        ] {
+            let said = get(&server, &wrong, version, running)?;
+            ensure!(said.contains("401") && said.contains(why), "{version:?} {wrong:?}: {said}");
+        }
+    }
+    // The role is that of the user, and the audit log names it. A renewed certificate is the same user.
+    let command = ["--data", "{\"command\":\"set system.log_level debug\"}"];
+    let renewed = own.issue("ann", CLIENT, "9")?;
+    let said = get(&server, &renewed, &command, "/api/v1/commands")?;
+    ensure!(said.contains("\"error\":null"), "{said}");
+    let said = get(&server, &ci, &command, "/api/v1/commands")?;
+    ensure!(said.contains("needs the role admin"), "{said}");
+    server.vm.run("show audit")?.contains("http ann by certificate from")?;
+    let refused = server.vm.run("show refused")?;
+    for reason in ["unknown_subject", "ambiguous_certificate", "wrong_certificate"] {
+        refused.contains(reason)?;
+    }
+    // The name goes with the authority.
+    server.vm.run("unset http.client_ca")?.contains("a name counts only with")?;
+    let other = std::fs::read_to_string(foreign.path("ca.pem"))?.replace('\n', " ");
+    server.vm.run(&format!("set http.client_ca {}", other.trim()))?.lacks("error")?;
+    let said = get(&server, &ann, &[], running)?;
+    ensure!(said.contains("401") && said.contains("a signature is wrong"), "{said}");
+    ensure!(get(&server, &foreign.issue("ann", CLIENT, "9")?, &[], running)?.contains("ram0"));
+    Ok(())
+}

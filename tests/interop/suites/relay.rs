@@ -97,8 +97,8 @@ fn changed_rule_disturbs_no_other_connection() -> Result<()> {
     for n in 0..25 {
         for line in [
             format!("set rule.0.connections {}", 310 + n % 2),
-            format!("set rule.0.listen {}", 7010 + n % 2),
-            "set rule.0.listen 7000".to_string(),
+            format!("set rule.0.listen {} --yes", 7010 + n % 2),
+            "set rule.0.listen 7000 --yes".to_string(),
         ] {
             site.gateway.run(&line)?.contains("in force now")?;
             site.client.sh("sleep 0.2")?;

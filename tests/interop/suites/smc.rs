@@ -184,11 +184,14 @@ fn peers_of_a_removed_rule_are_disconnected() -> Result<()> {
     for (end, count) in [(first, 2), (last, 2), (backs, 5)] {
         guest.wait_until(&established(end, count), Duration::from_secs(10))?;
     }
+    // What ends connections is asked for.
+    let asked = "ends with";
+    site.gateway.run("unset rule.0")?.contains(asked)?.contains("with `force` at its end")?;
     for (line, active, behind) in [
-        ("unset rule.0", 3, 3),
+        ("unset rule.0 force", 3, 3),
         ("set rule.0.backend 10.0.0.2:7778", 3, 3),
         ("set rule.0.connections 10", 3, 3),
-        ("set rule.0.listen 7009", 1, 2),
+        ("set rule.0.listen 7009 --yes", 1, 2),
     ] {
         site.gateway.run(line)?.contains("in force now")?;
         let guest = &mut site.client;
@@ -216,12 +219,12 @@ fn peers_of_a_removed_rule_are_disconnected() -> Result<()> {
     ensure!(!rules.contains("\"gone\"") && !rules.contains("left_out"), "{rules}");
     // The echo service holds its port until the next boot, even if it is switched off in the configuration.
     site.gateway.run("set smc.services false")?;
-    site.gateway.run("set rule.2.listen 7")?;
+    site.gateway.run("set rule.2.listen 7 --yes")?;
     site.gateway.wait_for("port 7 is still in use")?;
     site.gateway.run("show smc rules --json")?.contains("left_out")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
     ensure!(!said.contains("fine"), "the rule still listens on its old port: {said}");
-    site.gateway.run("set rule.2.listen 7000")?;
+    site.gateway.run("set rule.2.listen 7000 --yes")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1")?;
     ensure!(said.trim() == "fine", "{said}");
     Ok(())

@@ -20,7 +20,7 @@ pub(super) fn running(call: &mut Call<'_>) -> Answer {
         return error(Status::FORBIDDEN, why).into();
     }
     if secrets {
-        audit(format_args!("{}: reads the configuration with secrets", call.caller));
+        audit(call.caller, format_args!("reads the configuration with secrets"));
     }
     let document = call.appliance.document();
     let full = document.to_text(true);
@@ -60,7 +60,7 @@ fn change(
         return (*response).into();
     }
     let (caller, method) = (call.caller, call.request.method);
-    audit(format_args!("{caller}: {method:?} of the candidate"));
+    audit(caller, format_args!("{method:?} of the candidate"));
     match configure::edit(call.appliance, call.caller, change) {
         Ok(_) => candidate(call),
         Err(why) => error(Status::BAD_REQUEST, why).into(),

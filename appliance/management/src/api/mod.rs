@@ -214,7 +214,7 @@ fn doctor(call: &mut Call<'_>) -> Answer {
 
 /// The support bundle.
 fn support(call: &mut Call<'_>) -> Answer {
-    audit(format_args!("{}: reads the support bundle", call.caller));
+    audit(call.caller, format_args!("reads the support bundle"));
     Answer::Produced("application/x-tar", Box::new(Bundle::new(call.appliance, call.caller)))
 }
 
@@ -337,6 +337,8 @@ pub(crate) fn error(status: Status, why: impl Into<String>) -> Response {
     json(status, &Value::object([("error", why.into().into())]))
 }
 
+#[cfg(test)]
+mod console_tests;
 #[cfg(test)]
 mod tests {
     use super::*;

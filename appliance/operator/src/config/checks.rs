@@ -15,7 +15,8 @@ use super::origin::Problem;
 use super::schema::{Config, Export, Net};
 use super::servers::Fingerprint;
 use super::tree::Node;
-use super::values::{Name, Pem, PrivateKey, RoceBy, Size, same_subnet};
+use super::user::UserCertificate;
+use super::values::{Authority, Name, Pem, PrivateKey, RoceBy, Size, same_subnet};
 use core::net::IpAddr;
 use net::syslog::Transport;
 use net::tls::PairError;
@@ -164,6 +165,9 @@ fn check_exports(config: &Config, report: &mut Report<'_>) {
 
 fn check_http(config: &Config, report: &mut Report<'_>) {
     let http = &config.http;
+    if let Some(Err(why)) = http.authorities() {
+        report.add("http.client_ca".into(), why, &Authority::accepts(None));
+    }
     // Without TLS the pair may be incomplete: the console sets its halves one after the other.
     if !http.tls {
         return;
@@ -200,8 +204,14 @@ fn check_users(config: &Config, report: &mut Report<'_>) {
             let reason = format!("another user is called {:?}", user.name.as_str());
             report.add(format!("user.{i}.name"), reason, "");
         }
-        let certificate = user.certificate;
-        if certificate.is_some() && earlier.iter().any(|other| other.certificate == certificate) {
+        let certificate = &user.certificate;
+        if matches!(certificate, Some(UserCertificate::Name(_))) && config.http.client_ca.is_none()
+        {
+            let reason = "a name counts only with http.client_ca: without it anybody can make such a certificate";
+            let accepted = "first http.client_ca, or the SHA-256 of the certificate";
+            report.missing(format!("user.{i}.certificate"), reason.into(), accepted);
+        }
+        if certificate.is_some() && earlier.iter().any(|other| other.certificate == *certificate) {
             let reason = "another user has the same certificate".into();
             report.add(format!("user.{i}.certificate"), reason, "a certificate of its own");
         }

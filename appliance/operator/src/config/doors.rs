@@ -8,6 +8,7 @@ use super::nvme::{HostNqn, Subsystem};
 use super::nvme_host::NvmeHost;
 use super::schema::{Config, Export, Limits};
 use core::fmt::Display;
+use net::tls::Authorities;
 
 /// The list value of a key, as in a line.
 fn list(items: &[impl Display]) -> String {
@@ -291,6 +292,13 @@ impl Config {
 
     fn accesses(&self, exports: &[Export]) -> Vec<Door> {
         let mut doors = Vec::new();
+        // Whose certificates name users.
+        for fingerprint in
+            self.http.authorities().iter().flatten().flat_map(Authorities::fingerprints)
+        {
+            let line = format!("http.client_ca with the SHA-256 {fingerprint}");
+            doors.push(Door::Access(line.clone(), line));
+        }
         for export in exports {
             let subject = format!("export {}", export.name);
             let line = format!("{subject} of {}", export.volume);

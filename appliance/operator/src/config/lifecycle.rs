@@ -2,7 +2,7 @@
 
 use super::document::Document;
 use super::history::History;
-use super::remote::Remote;
+use super::remote::{Mirror, Remote};
 use super::schema::{Config, Volume};
 use crate::caller::Caller;
 use core::time::Duration;
@@ -37,6 +37,8 @@ pub enum Leaving {
     Volume(Volume),
     /// On a remote server.
     Remote(Box<Remote>),
+    /// A mirror, whose members become volumes of their own.
+    Mirror(Mirror),
 }
 
 impl Leaving {
@@ -45,6 +47,23 @@ impl Leaving {
         match self {
             Leaving::Volume(volume) => volume.name.as_str(),
             Leaving::Remote(remote) => remote.name.as_str(),
+            Leaving::Mirror(mirror) => mirror.name.as_str(),
+        }
+    }
+
+    /// What it is, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Leaving::Volume(_) | Leaving::Remote(_) => "volume",
+            Leaving::Mirror(_) => "mirror",
+        }
+    }
+
+    /// Whether a configuration has it.
+    pub fn is_in(&self, config: &Config) -> bool {
+        match self {
+            Leaving::Mirror(mirror) => config.mirror.iter().any(|other| other.is_same(mirror)),
+            _ => config.volume_names().any(|other| other.as_str() == self.name()),
         }
     }
 }
@@ -60,6 +79,8 @@ pub struct Lifecycle {
     pub trial: Option<Trial>,
     /// Removed volumes that are still there.
     pub leaving: Vec<Leaving>,
+    /// Names of added mirrors that wait for their members.
+    pub arriving: Vec<String>,
     /// A random number of this boot. Entity tags depend on it, so that they tell nothing about secrets.
     pub salt: u64,
 }

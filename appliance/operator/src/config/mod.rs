@@ -97,10 +97,10 @@ pub use remote_tcp::{Digests, RemoteAddress, RemoteExport};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use servers::{Fingerprint, NameServer, SyslogServer, TimeServer};
 pub use toml_text::MAX_DOCUMENT;
-pub use user::{Role, User};
+pub use user::{Role, User, UserCertificate};
 pub use values::{
-    Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
-    RoceBy, SessionName, Sha256, Size,
+    Address, Authority, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem,
+    PrivateKey, RoceBy, SessionName, Sha256, Size,
 };
 
 /// Last path segments of keys whose values are secrets, or hashes or public halves of secrets.
@@ -115,8 +115,12 @@ pub fn is_secret(path: &str) -> bool {
 }
 
 #[cfg(test)]
+mod every_key_tests;
+#[cfg(test)]
 mod manual_tests;
 #[cfg(test)]
 mod mistake_tests;
+#[cfg(test)]
+mod names_tests;
 #[cfg(test)]
 mod tests;

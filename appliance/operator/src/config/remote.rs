@@ -360,6 +360,11 @@ impl Item for Attempts {
 impl Mirror {
     /// Default time that a write waits for a member.
     pub const TIMEOUT_MS: u32 = 5000;
+
+    /// Whether another one has its name and its members.
+    pub fn is_same(&self, other: &Mirror) -> bool {
+        self.name == other.name && self.members == other.members
+    }
 }
 
 #[cfg(test)]

@@ -296,7 +296,7 @@ mod tests {
         // A hidden secret that the running document lacks is absent.
         let lost = Document::default().replaced(shown.as_bytes(), Source::Console).unwrap();
         let user = &lost.config().user[0];
-        assert_eq!((user.token_sha256, user.certificate), (None, None), "it is known by nothing");
+        assert_eq!((user.token_sha256, &user.certificate), (None, &None), "it is known by nothing");
     }
 
     #[test]

@@ -16,13 +16,13 @@ use super::servers::{Fingerprint, NameServer, SyslogServer, TimeServer};
 use super::user::User;
 use super::usnic::Usnic;
 use super::values::{
-    Address, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey,
-    RoceBy, SessionName, Sha256, Size,
+    Address, Authority, ConfigPlace, Ed25519Key, ExportName, Hostname, Mac, Name, OnPanic, Pem,
+    PrivateKey, RoceBy, SessionName, Sha256, Size,
 };
 use core::net::IpAddr;
 use log::LevelFilter;
 use net::hosts::Network;
-use net::tls::{Pair, PairError};
+use net::tls::{Authorities, Pair, PairError};
 use smcr::engine::PnetId;
 use std::collections::BTreeSet;
 
@@ -142,6 +142,8 @@ section! {
         certificate: Option<Pem>;
         /// Private key of the certificate.
         key: Option<PrivateKey>;
+        /// Authorities whose certificates name users, see `certificate` in `[[user]]`. Without it, a name proves nothing.
+        client_ca: Option<Authority> => AtOnce;
     }
 }
 
@@ -359,6 +361,11 @@ impl Http {
     /// The TCP port, with or without TLS.
     pub fn port(&self, tls: bool) -> u16 {
         self.port.unwrap_or(if tls { 443 } else { 80 })
+    }
+
+    /// The authorities that vouch for names of clients, if they are given.
+    pub fn authorities(&self) -> Option<Result<Authorities, String>> {
+        Some(Authorities::from_pem(self.client_ca.as_ref()?.as_str()))
     }
 
     /// The configured certificate and key, if both are given.

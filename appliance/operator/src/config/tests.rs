@@ -50,7 +50,7 @@ fn mistakes_are_reported_with_line_reason_and_accepted_values() {
             "http = 1",
             "line 1: http: an integer does not belong here; accepted: a section with the \
                      keys enabled, port, connections, hosts, anonymous, listen, token_sha256, tls, \
-                     ready_needs_mirrors, certificate, key",
+                     ready_needs_mirrors, certificate, key, client_ca",
         ),
         ("net = 3", "line 1: net: an integer does not belong here; accepted: [[net]] sections"),
         (
@@ -458,7 +458,8 @@ fn paths_are_completed() {
             "http.tls",
             "http.ready_needs_mirrors",
             "http.certificate",
-            "http.key"
+            "http.key",
+            "http.client_ca"
         ]
     );
     assert_eq!(document.complete("volume."), ["volume.0.", "volume.1."]);

@@ -70,6 +70,8 @@ macro_rules! opaque_items {
 opaque_items! {
     /// A certificate, or several, as PEM.
     Pem: "a certificate as PEM, -----BEGIN CERTIFICATE----- and so on; that of the key first";
+    /// Certificates of authorities, as PEM.
+    Authority: "certificates of 1 to 8 authorities as PEM, with keys on P-256, -----BEGIN CERTIFICATE----- and so on";
     /// The private key of a certificate, as PEM.
     PrivateKey: "an ECDSA key on P-256 as PEM, -----BEGIN PRIVATE KEY----- and so on";
 }

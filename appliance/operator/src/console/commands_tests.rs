@@ -27,3 +27,38 @@ fn commands_on_objects_have_the_verb_of_their_words() {
         assert_eq!(format!("{verb:?}").to_lowercase(), words);
     }
 }
+
+/// The commands in README and docs: those after the prompt, and the lines of blocks without one that have only commands.
+#[test]
+fn commands_of_the_manual_are_parsed() {
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = std::fs::read_dir(top.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut count = 0;
+    for path in
+        docs.chain([top.join("README.md")]).filter(|path| path.extension() == Some("md".as_ref()))
+    {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (number, block) in text.split("```").enumerate().filter(|(number, _)| number % 2 == 1) {
+            let lines: Vec<&str> = block.lines().skip(1).collect();
+            let is_command = |line: &&str| {
+                let first = line.split(' ').next();
+                COMMANDS.iter().any(|command| Some(command.words[0]) == first)
+            };
+            let is_bare = block.starts_with('\n') && lines.iter().all(is_command);
+            let typed = lines.iter().filter_map(|line| match line.strip_prefix("isthmus> ") {
+                None if is_bare => Some(*line),
+                rest => rest,
+            });
+            for line in typed.filter(|line| !line.contains('…')) {
+                let line = line.split(" # ").next().unwrap_or(line).trim_end();
+                let parsed = crate::console::parse::parse(line);
+                assert!(
+                    matches!(parsed, Ok(Some(_))),
+                    "{path:?}, block {number}: `{line}`: {parsed:?}"
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 60, "{count}");
+}

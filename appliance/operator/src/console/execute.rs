@@ -64,7 +64,7 @@ pub fn try_execute(
             Ok(State::Report)
         }
         Verb::Support => {
-            audit(format_args!("{}: support", system.caller()));
+            audit(&system.caller(), format_args!("support"));
             *long = Some(Report::support(system));
             Ok(State::Report)
         }
@@ -245,7 +245,7 @@ fn may_end(command: &str, how: &str, system: &mut dyn System) -> Result<(), Stri
     if is_force(how)? || !system.has_unsaved() {
         return Ok(());
     }
-    audit_refused(format_args!("{}: {command}: refused: unsaved changes", system.caller()));
+    audit_refused(&system.caller(), format_args!("{command}: refused: unsaved changes"));
     Err(format!("unsaved changes: `save` first, or `{command} force` discards them"))
 }
 

@@ -20,9 +20,11 @@ mod support;
 mod system;
 mod verbs;
 
+pub use command::Verb;
+pub use commands::COMMANDS;
 pub use login::Session;
 pub use report::row as log_row;
-pub use run::{Ended, Run};
+pub use run::{Ended, Run, is_for_programs};
 pub use support::{Made, MetricsPlace, Support};
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
 pub use verbs::{

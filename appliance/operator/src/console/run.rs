@@ -1,6 +1,7 @@
 //! [`Run`]: one command of a program, without a terminal. Its output is taken in pieces.
 
 use super::State;
+use super::command::Verb;
 use super::execute::try_execute;
 use super::output::Output;
 use super::report::Report;
@@ -12,6 +13,11 @@ pub struct Run {
     state: State,
     output: Output,
     report: Option<Report>,
+}
+
+/// Whether a program can execute a command: it reads no further lines, ends, and needs no session.
+pub fn is_for_programs(verb: Verb) -> bool {
+    !matches!(verb, Verb::Paste | Verb::LogOut | Verb::LogFollow)
 }
 
 impl Run {

@@ -4,6 +4,7 @@ use super::login::Session;
 use super::support::MetricsPlace;
 use super::verbs::ObjectVerb;
 use crate::audit::Line;
+use crate::caller::Caller;
 use crate::config::{Document, Problem, Role};
 use crate::log_ring::LogRing;
 use crate::report::Value;
@@ -120,8 +121,8 @@ pub enum Managed {
 /// console polls. At most one task runs at a time.
 pub trait System {
     /// Who gives the commands, for the audit log.
-    fn caller(&self) -> String {
-        "console".into()
+    fn caller(&self) -> Caller {
+        Caller::console()
     }
 
     /// Checks that the caller has a role, for the command `line`.

@@ -1,18 +1,24 @@
 //! The log: the last messages, in memory allocated once, filled through the `log` crate.
 //!
 //! Each [`Kind`] of message has its own share of the memory, so that messages caused by clients displace neither
-//! operators' actions nor problems. Within a kind, the chattiest source loses its messages first (`share.rs`). Repeats
-//! are counted instead of kept (`repeats.rs`). Console and syslog follow the log with cursors; a slow reader learns
+//! operators' actions nor problems. Within a kind, the chattiest source loses its messages first (`share.rs`); the source
+//! of an operator's action is the operator. Repeats are counted instead of kept (`repeats.rs`), and so are actions of
+//! operators who are not administrators, above a limit (`action.rs`). Console and syslog follow the log with cursors; a slow reader learns
 //! how many messages it missed. Logging neither allocates nor sleeps, so any loop may log. A message longer than a
 //! record is cut.
 
+mod action;
 mod levels;
 mod repeats;
 mod share;
 mod source;
 
+pub use action::Action;
 pub use levels::{Subject, set_levels};
 
+use crate::caller::Caller;
+use crate::config::Role;
+use action::{Actors, Held};
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering};
 use drivers::hal::Instant;
@@ -27,6 +33,8 @@ use spin::{Mutex, MutexGuard};
 const TEXT: usize = 240;
 /// Target of messages about operators' actions.
 const AUDIT: &str = "audit";
+/// Marks a message about an action of somebody who is not an administrator.
+const LIMITED: &str = "limited";
 /// Target of messages about refusals to peers.
 const REFUSED: &str = "refused";
 
@@ -101,15 +109,24 @@ impl Filter {
 }
 
 /// Logs an operator's action, at any configured level.
-pub fn audit(what: fmt::Arguments<'_>) {
-    let record = Record::builder().level(Level::Info).target(AUDIT).args(what).build();
-    log::logger().log(&record);
+pub fn audit(by: &Caller, what: fmt::Arguments<'_>) {
+    log_action(Level::Info, by.role < Role::Admin, format_args!("{by}: {what}"));
 }
 
 /// Logs that an action of an operator was refused, at any configured level.
-pub fn audit_refused(what: fmt::Arguments<'_>) {
-    let record = Record::builder().level(Level::Warn).target(AUDIT).args(what).build();
-    log::logger().log(&record);
+pub fn audit_refused(by: &Caller, what: fmt::Arguments<'_>) {
+    log_action(Level::Warn, by.role < Role::Admin, format_args!("{by}: {what}"));
+}
+
+/// Logs that somebody has pressed the power button.
+pub fn audit_button(what: fmt::Arguments<'_>) {
+    log_action(Level::Info, true, format_args!("power button: {what}"));
+}
+
+fn log_action(level: Level, is_limited: bool, what: fmt::Arguments<'_>) {
+    let mut record = Record::builder();
+    record.level(level).target(AUDIT).module_path(is_limited.then_some(LIMITED));
+    log::logger().log(&record.args(what).build());
 }
 
 /// Logs a refusal to a peer, with its reason.
@@ -230,6 +247,8 @@ struct State {
     /// Repeats by host or text, and by place in the code. The second limits one place even if many hosts cause its
     /// messages.
     repeats: [Repeats; 2],
+    /// Limits of operators who are not administrators.
+    actors: Actors,
     counters: Counters,
     /// Number of messages ever kept, which is the next message's number.
     next: u64,
@@ -256,7 +275,8 @@ impl LogRing {
     pub fn new(lines: usize, clock: fn() -> Instant) -> LogRing {
         let shares = Kind::ALL.map(|kind| Share::new(kind.share(lines)));
         let repeats = [Repeats::default(), Repeats::default()];
-        let state = State { shares, repeats, counters: Counters::default(), next: 0 };
+        let (actors, counters) = (Actors::default(), Counters::default());
+        let state = State { shares, repeats, actors, counters, next: 0 };
         let (epoch, due) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
         let audits = AtomicU64::new(0);
         LogRing { clock, epoch, due, audits, state: Mutex::new(state) }
@@ -320,12 +340,15 @@ impl LogRing {
         while let Some(run) = state.repeats.iter_mut().find_map(|repeats| repeats.take_due(now)) {
             state.keep_repeats(&run, now);
         }
+        while let Some(held) = state.actors.take_due(now) {
+            state.keep_held(&held, now);
+        }
         self.audits.store(state.counters.kept[Kind::Audit as usize], Ordering::Relaxed);
         self.note_due(&state);
     }
 
     fn note_due(&self, state: &State) {
-        let due = state.repeats.iter().filter_map(Repeats::due).min();
+        let due = state.repeats.iter().filter_map(Repeats::due).chain(state.actors.due()).min();
         let due = due.map_or(u64::MAX, Instant::as_nanos);
         self.due.store(due, Ordering::Relaxed);
     }
@@ -429,10 +452,29 @@ impl State {
         self.next += 1;
     }
 
+    /// Keeps a message about an operator's action. The operator with the most lines loses lines first, and of these the
+    /// oldest of the kind of action with the most.
+    fn keep_action(&mut self, about: &About, action_kind: u32, text: Text, now: Instant) {
+        let key = Key { site: Action::of(text.as_str()).actor(), source: Some(action_kind) };
+        self.keep(about, key, text, now);
+    }
+
+    /// Keeps the number of actions of an operator that were not kept.
+    fn keep_held(&mut self, held: &Held, now: Instant) {
+        let about = About { kind: Kind::Audit, level: held.level, host: None };
+        let number = format_args!("{} more, not kept one by one; the last", held.count);
+        self.keep_action(&about, held.kind, with_number(&held.text, number), now);
+    }
+
     /// Keeps a line with the number of repeats of a run.
     fn keep_repeats(&mut self, run: &Run, now: Instant) {
         let mut text = Text::default();
         let seconds = now.since(run.since).as_secs();
+        if run.about.kind == Kind::Audit {
+            let number = format_args!("{} more like this in {seconds} s", run.held);
+            let kind = Action::of(run.text.as_str()).kind();
+            return self.keep_action(&run.about, kind, with_number(&run.text, number), now);
+        }
         let host = run.about.host.filter(|_| run.key.source.is_some());
         // An error means that the text was cut.
         let _ = match host {
@@ -454,13 +496,8 @@ impl State {
                 core::net::IpAddr::V6(ip) => hash(&[&ip.octets()]),
             },
         );
-        // An audit message is a repeat only if its whole text is equal.
-        let is_audit = about.kind == Kind::Audit;
-        let source = if is_audit { hash(&[text.as_str().as_bytes()]) } else { source };
         let key = Key { site, source: Some(source) };
-        let whole_site = (!is_audit).then_some(Key { site, source: None });
-        for (repeats, key) in [Some(key), whole_site].into_iter().enumerate() {
-            let Some(key) = key else { continue };
+        for (repeats, key) in [key, Key { site, source: None }].into_iter().enumerate() {
             let (kept, ended) = self.repeats[repeats].admit(key, *about, &text, now);
             if let Some(run) = ended {
                 self.keep_repeats(&run, now);
@@ -472,6 +509,37 @@ impl State {
         }
         self.keep(about, key, text, now);
     }
+
+    /// Keeps a message about an operator's action, or counts it: repeats of one action from any address, and actions
+    /// above the limit of an operator who is not an administrator.
+    fn take_action(&mut self, about: &About, is_limited: bool, text: Text, now: Instant) {
+        let action = Action::of(text.as_str());
+        let kind = match is_limited {
+            true => self.actors.admit(action, about.level, &text, now),
+            false => Some(action.kind()),
+        };
+        let Some(kind) = kind else {
+            self.counters.repeats += 1;
+            return;
+        };
+        let key = Key { site: action.actor(), source: Some(action.whole()) };
+        let (kept, ended) = self.repeats[0].admit(key, *about, &text, now);
+        if let Some(run) = ended {
+            self.keep_repeats(&run, now);
+        }
+        match kept {
+            true => self.keep_action(about, kind, text, now),
+            false => self.counters.repeats += 1,
+        }
+    }
+}
+
+/// The last of some lines that were not kept, with their number behind the operator.
+fn with_number(last: &Text, number: fmt::Arguments<'_>) -> Text {
+    let (mut text, action) = (Text::default(), Action::of(last.as_str()));
+    // An error means that the text was cut.
+    let _ = write!(text, "{}{number}: {}", action.prefix(last.as_str()), action.what);
+    text
 }
 
 /// FNV-1a. A collision only makes two sources share their limits.
@@ -500,7 +568,13 @@ impl log::Log for LogRing {
         let site = hash(&[site[0], site[1], site[2], &line]);
         let now = self.now();
         let mut state = self.lock();
-        state.take(&about, site, text, now);
+        match kind {
+            Kind::Audit => {
+                let is_limited = record.module_path() == Some(LIMITED);
+                state.take_action(&about, is_limited, text, now);
+            }
+            _ => state.take(&about, site, text, now),
+        }
         self.audits.store(state.counters.kept[Kind::Audit as usize], Ordering::Relaxed);
         self.note_due(&state);
     }

@@ -159,12 +159,20 @@ fn messages_about_many_hosts_from_one_place_are_limited() {
 }
 
 #[test]
-fn audit_messages_that_differ_in_a_word_are_all_kept() {
+fn audit_messages_that_differ_in_a_word_are_all_kept_and_repeats_are_counted() {
     let ring = ring(2000);
     for i in 0..250 {
-        log_at(&ring, 7, Level::Info, "audit", &format!("http from 10.0.0.7:{i}: write /a b"));
+        log_at(&ring, 7, Level::Info, "audit", &format!("http ci from 10.0.0.7:9: write /a {i}"));
     }
     assert_eq!(texts(&ring, Filter::Audit).len(), 250);
+    for i in 0..20 {
+        let text = format!("http ann from 10.0.0.{}:{}: save", i % 3, 1000 + i);
+        log_at(&ring, 7, Level::Info, "audit", &text);
+    }
+    assert_eq!(texts(&ring, Filter::Audit).len(), 258, "one action from any address");
+    pass(&ring, 60);
+    let last = texts(&ring, Filter::Audit).pop().unwrap();
+    assert_eq!(last, "http ann from 10.0.0.1:1019: 12 more like this in 60 s: save");
     let at = |target| Metadata::builder().level(Level::Info).target(target).build();
     let levels = levels::Levels::new();
     levels.set(log::LevelFilter::Off, &[]);

@@ -197,14 +197,23 @@ impl RemoteStorage {
     ) {
         for mirror in &config.mirror {
             let there = storage.volumes.find(mirror.name.as_str()).is_some();
-            // Wait for members that are being created.
-            if there || mirror.members.iter().any(|member| storage.is_coming(member.as_str())) {
+            // Wait for members that are being created, or that a client or another mirror has.
+            let waits = |member: &str| storage.is_coming(member) || self.is_taken(member, storage);
+            if there || mirror.members.iter().any(|member| waits(member.as_str())) {
                 continue;
             }
             if let Err(why) = self.add_mirror(mirror, None, storage, arena, now) {
                 log::error!("mirror {}: {why}", mirror.name);
             }
         }
+    }
+
+    /// Whether a client has a volume open, or a mirror has it as a member.
+    fn is_taken(&self, volume: &str, storage: &Storage) -> bool {
+        let counts = storage.volumes.find(volume).and_then(|id| storage.volumes.open_counts(id));
+        let mut mirrors = self.mirrors.iter();
+        counts.is_some_and(|counts| counts.count() > 0)
+            || mirrors.any(|mirror| mirror.members.iter().any(|member| member == volume))
     }
 
     /// Makes a mirror of two unused volumes of `storage`. With a `uuid` it is a new one, and the second member becomes a copy of the

@@ -201,6 +201,36 @@ impl DataPlane {
     /// Creates a mirror of two volumes. Fails if any core uses one of them.
     pub(in crate::gateway) fn make_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
         let uuid = self.new_uuid();
+        self.join_volumes(mirror, Some(uuid))
+    }
+
+    /// Assembles a configured mirror of two volumes, which keep their data. Fails if anything uses one of them.
+    pub(in crate::gateway) fn assemble_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
+        let (name, volumes) = (mirror.name.as_str(), &self.storage.volumes);
+        let held = self.users.remote_storage.as_ref();
+        let mirrors = || held.iter().flat_map(|one| &one.mirrors);
+        if volumes.find(name).is_some() {
+            return Err(format!("a volume has the name {name}"));
+        }
+        for member in mirror.members.iter().map(|member| member.as_str()) {
+            if self.storage.is_coming(member) {
+                return Err(format!("volume {member} is being created"));
+            }
+            let is_member = |members: &[String; 2]| members.iter().any(|one| one == member);
+            if let Some(other) = mirrors().find(|other| is_member(&other.members)) {
+                return Err(format!("{member} is a member of mirror {}", other.name));
+            }
+            let volume = volumes.find(member).and_then(|id| volumes.get(id));
+            let volume = volume.ok_or_else(|| format!("there is no volume {member}"))?;
+            if !volume.is_idle() {
+                return Err(format!("{member} has requests in flight"));
+            }
+        }
+        self.join_volumes(mirror, None)
+    }
+
+    /// Makes a mirror of two volumes that no core uses: a new one with a `uuid`.
+    fn join_volumes(&mut self, mirror: &Mirror, uuid: Option<[u8; 16]>) -> Result<(), String> {
         let storage = &mut self.storage;
         let find = |name: &str| storage.volumes.find(name);
         let members: Vec<(VolumeId, String)> = mirror
@@ -211,7 +241,7 @@ impl DataPlane {
         let retired = members.iter().try_for_each(|(id, name)| storage.retire_volume(*id, name));
         let made = retired.and_then(|()| {
             add_to(&mut self.users.remote_storage, |remote_storage| {
-                remote_storage.add_mirror(mirror, Some(uuid), storage, &mut self.arena, self.now)
+                remote_storage.add_mirror(mirror, uuid, storage, &mut self.arena, self.now)
             })
         });
         made.inspect_err(|_| {
@@ -255,11 +285,21 @@ impl DataPlane {
         match order {
             MirrorOrder::Force => return slot.force(),
             MirrorOrder::Grow => slot.growing.set(true),
+            MirrorOrder::End(ends) => slot.ending.set(ends),
             MirrorOrder::Detach(member) => detached[member] = true,
             MirrorOrder::Attach(member) => detached[member] = false,
         }
         slot.detached.set(detached);
         Ok(())
+    }
+
+    /// Dissolves a mirror that has no requests in flight.
+    pub(in crate::gateway) fn dissolve_mirror(&mut self, name: &str) -> Result<(), String> {
+        let Some(held) = &mut self.users.remote_storage else { return Ok(()) };
+        match held.end_mirror(name, &mut self.storage, &mut self.arena) {
+            true => Ok(()),
+            false => Err("requests are in flight".into()),
+        }
     }
 
     /// Starts to dissolve a mirror.

@@ -188,7 +188,7 @@ impl Time {
 
 /// Runs the time client. Returns the amount of work.
 pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
-    let State { time, names, plane, document, clock, log, .. } = state;
+    let State { time, names, plane, document, clock, log, secure, .. } = state;
     let rng: &mut dyn Rng = &mut *plane.rng;
     time.update(networks, document.config(), &names.resolver, now);
     let received = time.receive(networks, now);
@@ -206,5 +206,8 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         }
     }
     time.apply(clock, log, now);
+    if let Some(secure) = secure {
+        secure.set_time(clock);
+    }
     received + acted
 }

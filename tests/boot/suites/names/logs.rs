@@ -10,20 +10,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// rsyslog with its files.
-struct Rsyslog {
+pub struct Rsyslog {
     directory: PathBuf,
-    port: u16,
+    pub port: u16,
     /// Configuration of the input's driver.
     driver: String,
-    server: Option<Stock>,
+    pub server: Option<Stock>,
 }
 
 impl Rsyslog {
-    fn new(directory: &Path, driver: String) -> Result<Rsyslog> {
+    pub fn new(directory: &Path, driver: String) -> Result<Rsyslog> {
         Ok(Rsyslog { directory: directory.into(), port: free_port()?, driver, server: None })
     }
 
-    fn start(&mut self) -> Result<()> {
+    pub fn start(&mut self) -> Result<()> {
         let (log, conf) = (self.log(), self.directory.join("conf"));
         let text = format!(
             "{}\ninput(type=\"imtcp\" address=\"127.0.0.1\" port=\"{}\")\n\
@@ -45,7 +45,7 @@ impl Rsyslog {
         Ok(())
     }
 
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.server = None;
     }
 
@@ -54,7 +54,7 @@ impl Rsyslog {
     }
 
     /// Waits until a text has arrived. Returns all messages.
-    fn wait_for(&self, text: &str) -> Result<String> {
+    pub fn wait_for(&self, text: &str) -> Result<String> {
         let deadline = Instant::now() + Duration::from_secs(40);
         loop {
             let all = std::fs::read_to_string(self.log()).unwrap_or_default();
@@ -67,10 +67,10 @@ impl Rsyslog {
     }
 }
 
-const PLAIN: &str = "module(load=\"imtcp\")";
+pub const PLAIN: &str = "module(load=\"imtcp\")";
 
 /// Logs a message with this number: a refused command is in the audit log.
-fn say(vm: &mut Vm, number: usize) -> Result<()> {
+pub fn say(vm: &mut Vm, number: usize) -> Result<()> {
     vm.run(&format!("unset message.{number}"))?.contains("error")?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod logs;
 mod peers;
 mod time;
+mod troubles;
 
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;

@@ -1,11 +1,13 @@
-//! Servers for the image: those of Debian, as processes, and a name server of the test.
+//! Servers for the image: those of Debian, as processes, relays that are slow or change what passes, and a name server of
+//! the test.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// A stock server. It ends with this value.
 pub struct Stock(Child);
@@ -15,6 +17,17 @@ impl Stock {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
         Ok(Stock(command.spawn().with_context(|| format!("could not start {program}"))?))
+    }
+}
+
+impl Stock {
+    /// Stops the process, so that it is silent, or lets it go on.
+    pub fn set_silent(&self, silent: bool) -> Result<()> {
+        let signal = if silent { "-STOP" } else { "-CONT" };
+        let pid = self.0.id().to_string();
+        let done = Command::new("kill").args([signal, pid.as_str()]).status()?;
+        ensure!(done.success(), "kill {signal} {pid}");
+        Ok(())
     }
 }
 
@@ -98,4 +111,80 @@ fn answer(query: &[u8], address: IpAddr) -> Vec<u8> {
         bytes.extend(data);
     }
     bytes
+}
+
+/// Passes datagrams on to a server, and its answers back late and changed. Returns its port.
+pub fn relay_datagrams(server: u16, delay: Duration, change: fn(&mut Vec<u8>)) -> Result<u16> {
+    let front = UdpSocket::bind(("127.0.0.1", 0))?;
+    let port = front.local_addr()?.port();
+    std::thread::spawn(move || {
+        let mut query = [0; 1500];
+        while let Ok((length, from)) = front.recv_from(&mut query) {
+            let (Ok(front), query) = (front.try_clone(), query[..length].to_vec()) else { return };
+            std::thread::spawn(move || pass_on(&front, &query, from, server, delay, change));
+        }
+    });
+    Ok(port)
+}
+
+fn pass_on(
+    front: &UdpSocket,
+    query: &[u8],
+    from: SocketAddr,
+    server: u16,
+    delay: Duration,
+    change: fn(&mut Vec<u8>),
+) -> Result<()> {
+    let back = UdpSocket::bind(("127.0.0.1", 0))?;
+    back.set_read_timeout(Some(Duration::from_secs(5)))?;
+    back.send_to(query, ("127.0.0.1", server))?;
+    let mut answer = [0; 1500];
+    let length = back.recv(&mut answer)?;
+    let mut answer = answer[..length].to_vec();
+    change(&mut answer);
+    std::thread::sleep(delay);
+    front.send_to(&answer, from)?;
+    Ok(())
+}
+
+/// How a relay passes a stream on.
+#[derive(Clone, Copy)]
+pub enum Pace {
+    /// 64 bytes each 20 ms.
+    Slow,
+    /// Closes each connection after this many bytes.
+    Ends(usize),
+}
+
+/// Passes streams on to a server. Returns its port.
+pub fn relay_streams(server: u16, pace: Pace) -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    std::thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            std::thread::spawn(move || pass_stream(client, server, pace));
+        }
+    });
+    Ok(port)
+}
+
+fn pass_stream(mut client: TcpStream, server: u16, pace: Pace) -> Result<()> {
+    let mut back = TcpStream::connect(("127.0.0.1", server))?;
+    let mut passed = 0;
+    loop {
+        let most = match pace {
+            Pace::Slow => 64,
+            Pace::Ends(most) => most - passed,
+        };
+        let mut piece = vec![0; most];
+        let length = client.read(&mut piece)?;
+        back.write_all(&piece[..length])?;
+        passed += length;
+        match pace {
+            _ if length == 0 => return Ok(()),
+            Pace::Slow => std::thread::sleep(Duration::from_millis(20)),
+            Pace::Ends(most) if passed == most => return Ok(()),
+            Pace::Ends(_) => {}
+        }
+    }
 }

@@ -7,6 +7,7 @@ use boot_tests::{boot, spec};
 use launch::qemu::{Nic, free_port};
 use serde_json::Value;
 use std::net::UdpSocket;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds from 1900 to 1970.
@@ -40,7 +41,7 @@ fn server(offset: i64, first: u8, stratum: u8, code: [u8; 4]) -> Result<u16> {
 const GOOD: u8 = 4 << 3 | 4;
 const ALARM: u8 = 3 << 6 | GOOD;
 
-fn states(shown: &Value) -> Vec<String> {
+pub fn states(shown: &Value) -> Vec<String> {
     let servers = shown["servers"].as_array().cloned().unwrap_or_default();
     servers.iter().map(|one| one["state"].as_str().unwrap_or_default().into()).collect()
 }
@@ -52,18 +53,22 @@ fn error_of(metrics: &str) -> Option<f64> {
     Some(value.parse::<f64>().ok()? - now.as_secs_f64())
 }
 
-#[test]
-fn chrony_sets_the_clock_of_a_machine_that_is_years_behind() -> Result<()> {
-    let (directory, port, http) = (tempfile::tempdir()?, free_port()?, free_port()?);
-    let (path, pid) = (directory.path().join("conf"), directory.path().join("pid"));
+/// chrony, with the clock of this machine.
+pub fn chrony(directory: &Path, port: u16) -> Result<Stock> {
+    let (path, pid) = (directory.join("conf"), directory.join("pid"));
     let conf = format!(
         "port {port}\nbindaddress 127.0.0.1\nlocal stratum 3\nallow 127.0.0.1\ncmdport 0\n\
          bindcmdaddress /\npidfile {}\n",
         pid.display()
     );
     std::fs::write(&path, conf)?;
-    let chrony = ["-d", "-x", "-U", "-u", "root", "-f", &path.display().to_string()];
-    let server = Stock::start("chronyd", &chrony)?;
+    Stock::start("chronyd", &["-d", "-x", "-U", "-u", "root", "-f", &path.display().to_string()])
+}
+
+#[test]
+fn chrony_sets_the_clock_of_a_machine_that_is_years_behind() -> Result<()> {
+    let (directory, port, http) = (tempfile::tempdir()?, free_port()?, free_port()?);
+    let server = chrony(directory.path(), port)?;
     let words = format!(
         "isthmus.system.ntp={HOST}:{port} isthmus.net.0.address=10.0.2.15/24 \
          isthmus.net.0.gateway=10.0.2.2"
