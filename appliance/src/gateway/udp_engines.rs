@@ -192,11 +192,19 @@ impl UdpEngines {
     /// Passes their refusals to `take`.
     #[inline]
     pub fn take_refusals(&mut self, mut take: impl FnMut(&mut Refusals)) {
+        if !self.next_hops.refusals.is_empty() {
+            take(&mut self.next_hops.refusals);
+        }
         for slot in &mut self.slots {
             if !slot.engine.refusals().is_empty() {
                 take(slot.engine.refusals());
             }
         }
+    }
+
+    /// Limits the packets that engines send through the port at `place` to `mtu` bytes.
+    pub fn limit_packets(&mut self, place: usize, mtu: usize) {
+        self.slots.iter_mut().for_each(|slot| slot.engine.limit_packets(place, mtu));
     }
 
     /// The engine that uses rendezvous, if there is one.

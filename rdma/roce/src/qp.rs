@@ -13,8 +13,8 @@ use super::wire::header_prediction::HeaderPrediction;
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use verbs::{
-    CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
-    QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
+    CompletedOperation, Completion, ConnectionId, CqId, GidType, PathMtu, PdId, QpId, QpInit,
+    QpState, QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
 };
 
 /// The provider's state that a queue pair works on.
@@ -96,6 +96,8 @@ pub struct Qp {
     pub listed_send: bool,
     /// Whether its error was reported to the user.
     pub error_reported: bool,
+    /// When it failed because its peer did not acknowledge a large packet.
+    pub large_packet_lost: Option<Instant>,
 }
 
 impl Qp {
@@ -121,6 +123,7 @@ impl Qp {
             listed_reply: false,
             listed_send: false,
             error_reported: false,
+            large_packet_lost: None,
         }
     }
 
@@ -147,6 +150,13 @@ impl Qp {
     /// Address of the peer.
     pub fn remote(&self) -> Option<IpAddr> {
         self.peer.as_ref().map(|peer| peer.template.remote().address())
+    }
+
+    /// The MAC address in the peer's GID, if the queue pair uses RoCEv1 and the GID has one.
+    pub fn mac_of_gid(&self) -> Option<[u8; 6]> {
+        let template = &self.peer.as_ref()?.template;
+        let is_v1 = template.gid_type() == GidType::RoceV1;
+        ::cm::mac_of_gid(template.remote().address()).filter(|_| is_v1)
     }
 
     /// Changes the MAC address of the peer.
@@ -178,6 +188,11 @@ impl Qp {
         }
         self.state = QpState::Error;
         ctx.counters.qp_errors += 1;
+        if let (Some(Status::RetryExceeded), Some(peer)) = (first, &self.peer)
+            && self.requester.oldest_packet(peer.path_mtu.bytes()) > ::cm::LEAST_OFFER.bytes()
+        {
+            self.large_packet_lost = Some(ctx.now);
+        }
         self.requester.flush(first, &self.identity, ctx);
         self.datagrams.flush(&self.identity, ctx);
         receive_queue::flush(&mut self.receives, &self.identity, ctx);
