@@ -179,7 +179,11 @@ fn epoch(now: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connections::Limits;
+    use crate::segment::SYN;
+    use crate::{Addressing, Cidr, testing};
     use proptest::prelude::*;
+    use std::vec::Vec;
 
     fn ends(port: u16) -> Ends {
         Ends {
@@ -231,6 +235,45 @@ mod tests {
         #[test]
         fn malformed_options_give_a_valid_mss(options in proptest::collection::vec(any::<u8>(), 0..40)) {
             prop_assert!(Offer::of(&options).mss >= 48);
+        }
+    }
+
+    /// The attack on the keys of earlier versions: the DHCP client's seed, which three DHCPDISCOVERs revealed, was the
+    /// complement of the seed that these keys were made from, so the next SYN-ACK was known. Here the attacker has every
+    /// seed outside TCP.
+    #[test]
+    fn seeds_of_dhcp_and_of_the_ip_stack_reveal_no_sequence_number() {
+        const MSS: [u8; 4] = [2, 4, 5, 0xb4];
+        let now = Instant::ZERO;
+        let mut interface = testing::with_address();
+        let addresses = Vec::from([Cidr::new("10.0.0.1".parse().unwrap(), 24)]);
+        let addressing = Addressing { addresses, dhcp: true, ..Addressing::default() };
+        interface.set_addressing(addressing, now).unwrap();
+        let limits = Limits { connections: 4, receive: 512, transmit: 512 };
+        let owner = interface.connections().open_owner(limits);
+        interface.connections().listen(80, owner);
+        interface.handle_frame(&testing::arp_request(), now);
+        testing::sent(&mut interface, now);
+        interface.handle_frame(&testing::tcp(ends(4000), SYN, 100, 0, &MSS, &[]), now);
+        let answer = testing::sent(&mut interface, now);
+        let [(0x12, number, 101)] = answer[..] else { panic!("{answer:?}") };
+
+        let foretold = |key: Key| {
+            let secret = Secret { cookies: key, numbers: key, marks: key, limits: key };
+            secret.cookie(ends(4000), 100, Offer::of(&MSS), now) == number
+        };
+        let (keys, known) = interface.seeds.given.split_at(8);
+        assert!(foretold([keys[0], keys[1]]), "the attack works for somebody who has the key");
+        assert_eq!(known.len(), 2, "the IP stack and the DHCP client");
+        let words: Vec<u64> = known.iter().flat_map(|&seed| [seed, !seed]).collect();
+        for &first in &words {
+            // As the keys were made from a seed.
+            let mut hasher = SipHasher24::new_with_keys(first, !first);
+            hasher.write_u8(0);
+            let half = hasher.finish();
+            hasher.write_u8(1);
+            assert!(!foretold([half, hasher.finish()]));
+            assert!(words.iter().all(|&second| !foretold([first, second])));
         }
     }
 

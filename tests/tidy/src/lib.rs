@@ -14,6 +14,7 @@ pub mod index;
 pub mod lengths;
 pub mod links;
 pub mod openings;
+pub mod overflow;
 pub mod report;
 pub mod rust_text;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use tidy::{
     Finding, Tree, allowances, dead_code, fences, figures, functions, index, lengths, links,
-    openings, status,
+    openings, overflow, status,
 };
 
 /// Fails with a line for each finding.
@@ -102,4 +102,17 @@ fn opening_comments_name_things() {
     let (count, ceiling) = (found.len(), allowances::OPENINGS);
     let list = found.join("\n");
     assert!(count <= ceiling, "\n{list}\n{count} such opening comments, at most {ceiling}");
+}
+
+#[test]
+fn crates_that_take_numbers_of_others_check_for_overflow() {
+    let tree = Tree::here();
+    let manifest = tree.text("Cargo.toml").expect("Cargo.toml exists");
+    let members = overflow::members(&manifest).into_iter().map(|directory| {
+        let text = tree.text(&format!("{directory}/Cargo.toml")).expect("a member has a manifest");
+        (directory.to_string(), overflow::name(&text).expect("a member has a name").to_string())
+    });
+    let members: Vec<_> = members.collect();
+    assert!(members.len() > 50, "too few members: {members:?}");
+    expect_none(overflow::check(&manifest, &members));
 }

@@ -1,11 +1,15 @@
 //! Client and server against each other, over RoCE in virtual time.
 
 use super::*;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use netsim::Faults;
+use roce::Limits;
 use roce::testing::Pair;
 use std::vec::Vec;
-use verbs::{ConnectionManager, Ctx, RejectReason};
+use verbs::{
+    ConnectionEvent, ConnectionManager, ConnectionParameters, Ctx, Provider, RejectReason,
+};
 
 /// A server on node 0 (if `serve`), and a client on node 1 that has just requested its connection.
 struct World {
@@ -116,6 +120,71 @@ fn stopped_client_frees_memory_and_queue_pairs() {
         assert_eq!(pair.nodes[1].arena.available(), free);
         assert_eq!(pair.nodes[1].roce.queue_pairs(), others - 1);
     }
+}
+
+/// Requests a connection from node 1, as if from another host if `from` is one. Returns whether the server accepts it.
+fn request(pair: &mut Pair, server: &mut Server, from: Option<IpAddr>) -> bool {
+    let (local, server_at) = (pair.nodes[1].ip, SocketAddr::new(pair.nodes[0].ip, PORT));
+    let init = Pair::init(pair.nodes[1].pd, pair.nodes[1].cq);
+    pair.context(1, |ctx| {
+        let Ctx { provider, now, rng, .. } = ctx;
+        let qp = provider.create_qp(&init, *rng).unwrap();
+        let parameters = ConnectionParameters {
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            min_rnr_timer: 12,
+        };
+        provider.connect(qp, local, server_at, &parameters, &[], *now, *rng).unwrap();
+    });
+    let mut accepted = None;
+    pair.run(Duration::from_secs(5), |pair| {
+        pair.context(0, |ctx| {
+            let Ctx { provider, arena, now, rng } = ctx;
+            while let Some(mut event) = provider.poll_connection_event() {
+                if let (ConnectionEvent::Request { from: sender, .. }, Some(ip)) =
+                    (&mut event, from)
+                {
+                    sender.set_ip(ip);
+                }
+                server.handle_connection_event(&event, *provider, arena, *now, *rng);
+            }
+        });
+        pair.context(1, |ctx| {
+            while let Some(event) = ctx.provider.poll_connection_event() {
+                match event {
+                    ConnectionEvent::Established { .. } => accepted = Some(true),
+                    ConnectionEvent::Rejected { reason, .. } => {
+                        assert_eq!(reason, RejectReason::NO_RESOURCES);
+                        accepted = Some(false);
+                    }
+                    _ => (),
+                }
+            }
+        });
+        accepted.is_some()
+    });
+    accepted.expect("the server answers")
+}
+
+/// A host holds 48 connections of 64, whatever it requests.
+#[test]
+fn greedy_host_leaves_connections_to_others() {
+    let limits =
+        Limits { qps: 256, connections: 256, connections_per_host: 128, ..Limits::default() };
+    let mut pair = Pair::with_limits(9, 1500, false, limits);
+    let mut server = Server::new(&mut pair.nodes[0].roce).unwrap();
+    let other = Some(IpAddr::from([10, 0, 0, 77]));
+    for _ in 0..48 {
+        assert!(request(&mut pair, &mut server, None));
+    }
+    assert!(!request(&mut pair, &mut server, None));
+    for _ in 0..16 {
+        assert!(request(&mut pair, &mut server, other));
+    }
+    assert!(!request(&mut pair, &mut server, other));
+    assert_eq!((server.connections(), server.counters.refused), (64, 2));
 }
 
 #[test]
