@@ -5,6 +5,7 @@
 //! end of the metric's name, before a counter's `_total`. A long page is written in pieces ([`Writer::resume`]), so
 //! that no round takes long. Names are constants of the program: an invalid one panics.
 
+use alloc::string::String;
 use core::fmt::{Display, Error, Write};
 
 /// Media type of the format.
@@ -153,7 +154,7 @@ impl<W: Write> Family<'_, W> {
         value: impl Into<Number>,
     ) -> Result<&mut Self, Error> {
         if self.comes()? {
-            self.line("", labels, None, value.into())?;
+            self.line("", |out| write_labels(out, labels), None, value.into())?;
         }
         Ok(self)
     }
@@ -174,21 +175,14 @@ impl<W: Write> Family<'_, W> {
     fn line(
         &mut self,
         suffix: &str,
-        labels: Labels<'_>,
+        labels: impl FnOnce(&mut Counted<W>) -> Result<char, Error>,
         bound: Option<Number>,
         value: Number,
     ) -> Result<(), Error> {
         let out = &mut self.writer.out;
         out.write_str(self.name)?;
         out.write_str(suffix)?;
-        let mut before = '{';
-        for (name, label) in labels {
-            assert!(is_name(name, ""), "not a label's name: {name}");
-            write!(out, "{before}{name}=\"")?;
-            write!(Escaped { out, quotes: true }, "{label}")?;
-            out.write_char('"')?;
-            before = ',';
-        }
+        let mut before = labels(out)?;
         if let Some(bound) = bound {
             write!(out, "{before}le=\"{bound}\"")?;
             before = ',';
@@ -198,6 +192,19 @@ impl<W: Write> Family<'_, W> {
         }
         writeln!(out, " {value}")
     }
+}
+
+/// Writes labels without the closing brace. Returns the character that comes before the next label.
+fn write_labels(out: &mut impl Write, labels: Labels<'_>) -> Result<char, Error> {
+    let mut before = '{';
+    for (name, label) in labels {
+        assert!(is_name(name, ""), "not a label's name: {name}");
+        write!(out, "{before}{name}=\"")?;
+        write!(Escaped { out, quotes: true }, "{label}")?;
+        out.write_char('"')?;
+        before = ',';
+    }
+    Ok(before)
 }
 
 /// A family of histograms.
@@ -222,6 +229,13 @@ impl<W: Write> Histogram<'_, W> {
         if !self.0.comes()? {
             return Ok(self);
         }
+        // The same in each line, so they are written and escaped once.
+        let mut written = String::new();
+        let before = write_labels(&mut written, labels)?;
+        let labels = |out: &mut Counted<W>| {
+            out.write_str(&written)?;
+            Ok(before)
+        };
         let mut count = 0u64;
         for (bound, observations) in buckets.into_iter().chain([(f64::INFINITY, above)]) {
             count = count.wrapping_add(observations);
@@ -262,6 +276,9 @@ struct Escaped<'a, W> {
 impl<W: Write> Write for Escaped<'_, W> {
     fn write_str(&mut self, text: &str) -> Result<(), Error> {
         let quotes = self.quotes;
+        if !text.bytes().any(|b| matches!(b, b'\\' | b'\n' | b'"')) {
+            return self.out.write_str(text);
+        }
         for part in text.split_inclusive(|c| c == '\\' || c == '\n' || (quotes && c == '"')) {
             let (plain, escaped) = match part.as_bytes().last() {
                 Some(b'\\') => (part.len() - 1, "\\\\"),
@@ -280,7 +297,6 @@ impl<W: Write> Write for Escaped<'_, W> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::string::String;
     use std::vec::Vec;
 
     #[test]
