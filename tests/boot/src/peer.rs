@@ -5,7 +5,7 @@
 mod flood;
 mod tcp;
 
-pub use flood::{Flood, syn_of};
+pub use flood::{Flood, segment_of, syn_of};
 pub use tcp::Workers;
 
 use std::net::IpAddr;

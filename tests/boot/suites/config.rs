@@ -38,7 +38,14 @@ fn the_config_disk_wins_over_fw_cfg() -> Result<()> {
     let disk = disk_with("[system]\nhostname = \"kept\"\n")?;
     let spec =
         spec()?.config("[system]\nhostname = \"passed\"\n").disk(keeps_configuration(disk.path()));
-    hostname_is(&mut boot(spec)?, "kept")
+    let mut vm = boot(spec)?;
+    hostname_is(&mut vm, "kept")?;
+    // The log and the shown document name what has no effect.
+    let log = vm.run("show log")?;
+    log.contains("0 of 1 keys, 1 overridden by config disk document (system.hostname)")?;
+    let shown = vm.run("show config")?;
+    shown.contains("# fw_cfg document, overridden by config disk document: system.hostname")?;
+    Ok(())
 }
 
 #[test]

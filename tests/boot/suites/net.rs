@@ -1,5 +1,6 @@
 //! The network stack, HTTP and the log, tested from the network.
 mod addresses;
+mod forged;
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

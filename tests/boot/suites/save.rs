@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, keeps_configuration, named_file, spec};
 use launch::image::config_disk;
-use launch::qemu::{Boot, Disk, Firmware, Nic, Spec};
+use launch::qemu::{Boot, CachedDisk, Disk, Firmware, Nic, Spec};
 
 const CUTS: u32 = 20;
 
@@ -165,5 +165,23 @@ fn settings_saved_on_a_boot_disk_survive_a_reboot() -> Result<()> {
     let mut vm = boot(spec()?)?;
     vm.run("show version")?.contains("kept")?;
     vm.run("show disks --json")?.contains("\"use\":\"boot\"")?;
+    Ok(())
+}
+
+/// The named config disk takes requests and answers none of them, so its restrictions are unknown.
+#[test]
+fn silent_config_disk_leaves_nothing_open() -> Result<()> {
+    let silent = CachedDisk::new(8)?;
+    let named = ["-fw_cfg", "name=opt/isthmus/config-disk,string=serial:mine"];
+    let disk = Disk::cached(&silent).serial("mine");
+    // QEMU itself reads the disk while it starts, so the disk is silenced before the machine runs.
+    let mut vm = spec()?.nic(Nic::user()).extra(named).extra(["-S"]).disk(disk).start()?;
+    silent.be_silent(true);
+    vm.qmp.execute("cont", serde_json::json!({}))?;
+    vm.wait_ready()?;
+    vm.run("show log")?.contains("does not answer")?.contains("nothing is exported")?;
+    vm.run("show config")?.contains("# Closed")?.contains("does not answer")?;
+    vm.run("show exports")?.contains("(none)")?;
+    silent.be_silent(false);
     Ok(())
 }

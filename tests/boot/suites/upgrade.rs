@@ -347,6 +347,11 @@ fn unsigned_or_incomplete_releases_are_refused() -> Result<()> {
             Answer::file(sign(&image()?, LATER + 100, "x", &other)),
             "another key than system.upgrade_key",
         ),
+        // Older than the commit of the running factory image.
+        (
+            Answer::file(sign(&image()?, 1_000_000_000, "old", &key())),
+            "older than the running release",
+        ),
         (changed(25), "signature is wrong"),
         (changed(good.len() - 1), "not the one that was signed"),
         (cut, "closed the connection before the end of the file"),

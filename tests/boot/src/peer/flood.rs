@@ -69,10 +69,9 @@ fn syn(n: u32, server: SocketAddr, mac: [u8; 6]) -> Vec<u8> {
 
 /// The frame of a SYN with this sequence number, between these IP and MAC addresses.
 pub fn syn_of(n: u32, from: (SocketAddr, [u8; 6]), to: (SocketAddr, [u8; 6])) -> Vec<u8> {
-    let ((client, own), (server, mac)) = (from, to);
     let tcp = TcpRepr {
-        src_port: client.port(),
-        dst_port: server.port(),
+        src_port: from.0.port(),
+        dst_port: to.0.port(),
         control: TcpControl::Syn,
         seq_number: TcpSeqNumber(n as i32),
         ack_number: None,
@@ -84,6 +83,15 @@ pub fn syn_of(n: u32, from: (SocketAddr, [u8; 6]), to: (SocketAddr, [u8; 6])) ->
         timestamp: None,
         payload: &[],
     };
+    segment_of(&tcp, from, to)
+}
+
+/// The frame of a TCP segment between these IP and MAC addresses.
+pub fn segment_of(
+    tcp: &TcpRepr<'_>,
+    (client, own): (SocketAddr, [u8; 6]),
+    (server, mac): (SocketAddr, [u8; 6]),
+) -> Vec<u8> {
     let (next_header, payload_len, hop_limit) = (IpProtocol::Tcp, tcp.buffer_len(), 64);
     let (ethertype, ip) = match (client.ip(), server.ip()) {
         (IpAddr::V4(src_addr), IpAddr::V4(dst_addr)) => {
