@@ -213,15 +213,6 @@ fn datagrams_of_another_station_are_dropped_counted_and_reported_once_a_minute()
     let label = (refusal.who, refusal.what, refusal.reason);
     assert_eq!(label, (Some(PEER.into()), "udp_datagram", "wrong_mac"));
     assert!(refusal.advice.contains("02:09:09:09:09:09"), "{}", refusal.advice);
-    // The peer moves to that station: the table says so, and it is not reported.
-    lab.from = [2, 9, 9, 9, 9, 9];
-    lab.send(9, b"three");
-    lab.run(Duration::from_millis(20));
-    let now = lab.now;
-    lab.plane.udp_engines.next_hops.learn_wanted(lab.from, now);
-    lab.run(Duration::from_millis(500));
-    assert_eq!(lab.came().len(), 1);
-    lab.plane.udp_engines.take_refusals(|refusals| assert!(refusals.is_empty()));
 }
 
 /// The MTU of the network is below that of the interface.
