@@ -3,7 +3,7 @@
 use super::network::{Network, log_notices, ping_result, record_addresses};
 use super::plane::DataPlane;
 use super::plane_user::PlaneUser as _;
-use super::ports::{PortSlot, QueueSlot};
+use super::ports::QueueSlot;
 use super::rdma_stack::RdmaStack;
 use super::receive::BATCH;
 use super::state::{PingOrder, State};
@@ -73,11 +73,11 @@ pub(super) fn poll(
         addresses.counters = network.interface.counters();
         log_notices(&mut network.interface, &state.ports[i].name);
         network.report_cookie_guesses(&state.ports[i].name, cookie_guesses, now);
-        report_small_paths(network, &state.ports[i], state.plane.rdma_stack.as_mut());
+        report_small_paths(network, i, state);
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             record_addresses(&network.interface, &mut state.ports[i]);
-            if state.set_addresses(i, network.interface.local()) {
+            if state.set_addresses(i, &network.interface) {
                 network.generation = generation;
             }
         }
@@ -106,24 +106,21 @@ fn resolve_neighbours(networks: &mut [Network], state: &mut State, now: Instant)
     }
 }
 
-/// Passes path MTUs below the interface's to RDMA, and logs the latest, after a change.
-fn report_small_paths(network: &mut Network, slot: &PortSlot, rdma_stack: Option<&mut RdmaStack>) {
+/// Passes path MTUs below the interface's to RDMA on all loops of a port, and logs the latest, after a change.
+fn report_small_paths(network: &mut Network, port: usize, state: &mut State) {
     let changes = network.interface.path_changes();
-    if core::mem::replace(&mut network.path_changes, changes) == changes {
+    if network.path_changes == changes {
         return;
     }
-    let mut newest: Option<(IpAddr, usize, Instant)> = None;
-    let mut providers = rdma_stack.map(|stack| &mut stack.providers);
-    for (ip, mtu, until) in network.interface.small_paths() {
-        if let Some(providers) = providers.as_mut().filter(|_| slot.punt_port.is_none()) {
-            providers.limit_path(ip, mtu, until);
-        }
-        if newest.is_none_or(|(.., latest)| latest <= until) {
-            newest = Some((ip, mtu, until));
-        }
+    let paths: Vec<(IpAddr, usize, Instant)> = network.interface.small_paths().collect();
+    let newest = paths.iter().max_by_key(|(.., until)| *until).copied();
+    if !state.limit_paths(port, paths) {
+        // The ring of a loop is full: the next poll tries again.
+        return;
     }
+    network.path_changes = changes;
     if let Some((ip, mtu, _)) = newest {
-        log::info!("{}: the path MTU to {ip} is {mtu} bytes", slot.name);
+        log::info!("{}: the path MTU to {ip} is {mtu} bytes", state.ports[port].name);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::families::OfNtb;
 use crate::loops::{Pace, Stage};
 use crate::randomness::{EntropySources, Randomness};
+use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use management::status::{BridgeStatus, PlaneReport, PortReport};
@@ -352,12 +353,22 @@ impl DataPlane {
         Instant::first([link, rapidio, transports, engines, server, users, udp, memory])
     }
 
-    /// Sets the addresses of a port.
-    pub fn set_addresses(&mut self, place: usize, local: &PortAddresses) {
+    /// Limits the paths to hosts to packets of some bytes (layer 3), until a time.
+    pub fn limit_paths(&mut self, paths: &[(IpAddr, usize, Instant)]) {
+        let Some(rdma_stack) = &mut self.rdma_stack else { return };
+        for &(ip, mtu, until) in paths {
+            rdma_stack.providers.limit_path(ip, mtu, until);
+        }
+    }
+
+    /// Sets the addresses of a port, and the largest packets of its network in bytes over IPv4 and over IPv6.
+    pub fn set_addresses(&mut self, place: usize, local: &PortAddresses, mtus: [usize; 2]) {
         // An interface over a bridge has no port.
         let Some(slot) = self.ports.get_mut(place) else { return };
         slot.local = local.clone();
+        self.udp_engines.limit_packets(place, mtus[0]);
         if let Some(rdma_stack) = &mut self.rdma_stack {
+            rdma_stack.providers.set_mtus(place, mtus);
             let v4 = local.v4.iter().map(|&ip| ip.into());
             let v6 = local.v6.iter().map(|&ip| ip.into());
             if !rdma_stack.providers.set_addresses(place, v4.chain(v6).collect()) {

@@ -30,7 +30,7 @@ use management::UnclaimedDevice;
 use management::orders::End;
 use management::status::{Facts, WallClock};
 use management::task::Task;
-use net::PortAddresses;
+use net::Interface;
 use net::refusal::Refusals;
 use std::collections::VecDeque;
 
@@ -274,28 +274,47 @@ impl State {
         slot.note_link(up)
     }
 
-    /// Sends our addresses on a port to its loops. False if a loop's ring is full.
-    pub fn set_addresses(&mut self, port: usize, local: &PortAddresses) -> bool {
-        let queues = self.queues.iter().filter(|queue| queue.port == port);
-        for QueueSlot { core, place, .. } in queues {
-            let (place, local) = (*place, local.clone());
-            let worker = self.workers.iter_mut().find(|worker| worker.core == *core);
-            if !worker.is_some_and(|worker| {
-                worker.send_order(move |plane| plane.set_addresses(place, &local))
-            }) {
-                return false;
+    /// Sends our addresses and MTUs on a port to its loops. False if a loop's ring is full.
+    pub fn set_addresses(&mut self, port: usize, interface: &Interface) -> bool {
+        let local = interface.local().clone();
+        let mtus = interface.mtus().map(|(mtu, _)| mtu);
+        if let Some(place) = self.ports[port].forwarding {
+            if let Some(slot) = self.plane.ports.get_mut(place) {
+                slot.local = local.clone();
             }
+            self.plane.udp_engines.limit_packets(place, mtus[0]);
         }
-        let PortSlot { core, place, .. } = self.ports[port];
-        match self.workers.iter_mut().find(|worker| worker.core == core) {
-            None => self.plane.set_addresses(place, local),
-            Some(worker) => {
-                let forwarding = self.ports[port].forwarding;
-                if let Some(slot) = forwarding.and_then(|place| self.plane.ports.get_mut(place)) {
-                    slot.local = local.clone();
+        self.on_loops_of(port, move |plane, place| plane.set_addresses(place, &local, mtus))
+    }
+
+    /// Sends path MTUs below that of a port, as [`net::Interface::small_paths`] has them, to the loops of the port.
+    /// False if a loop's ring is full.
+    pub fn limit_paths(&mut self, port: usize, paths: Vec<(IpAddr, usize, Instant)>) -> bool {
+        self.on_loops_of(port, move |plane, _| plane.limit_paths(&paths))
+    }
+
+    /// Lets each loop of a port execute `act`, with the index of the port there. False if a loop's ring is full: others
+    /// may have executed it.
+    fn on_loops_of(
+        &mut self,
+        port: usize,
+        act: impl Fn(&mut DataPlane, usize) + Clone + Send + 'static,
+    ) -> bool {
+        let PortSlot { core: own, place, .. } = self.ports[port];
+        let queues = self.queues.iter().filter(|queue| queue.port == port);
+        let queues = queues.map(|queue| (queue.core, queue.place));
+        for (core, place) in queues.chain([(own, place)]) {
+            let act = act.clone();
+            let is_sent = match self.workers.iter_mut().find(|worker| worker.core == core) {
+                Some(worker) => worker.send_order(move |plane| act(plane, place)),
+                None if core == own => {
+                    act(&mut self.plane, place);
+                    true
                 }
-                let local = local.clone();
-                return worker.send_order(move |plane| plane.set_addresses(place, &local));
+                None => false,
+            };
+            if !is_sent {
+                return false;
             }
         }
         true

@@ -39,6 +39,9 @@ pub(super) trait UdpEngine {
     ) -> Option<UsnicTransport<'a>> {
         None
     }
+    /// Limits the packets that it sends through the port with index `port` to `mtu` bytes (IPv4), from the next message
+    /// on: the network passes no more.
+    fn limit_packets(&mut self, port: usize, mtu: usize);
     /// Applies settings that can change at run time.
     fn configure(&mut self, config: &Config, now: Instant);
     /// Its refusals.

@@ -199,6 +199,11 @@ impl UdpEngines {
         }
     }
 
+    /// Limits the packets that engines send through the port at `place` to `mtu` bytes.
+    pub fn limit_packets(&mut self, place: usize, mtu: usize) {
+        self.slots.iter_mut().for_each(|slot| slot.engine.limit_packets(place, mtu));
+    }
+
     /// The engine that uses rendezvous, if there is one.
     #[inline]
     pub fn exchange(&mut self) -> Option<&mut dyn Exchange> {

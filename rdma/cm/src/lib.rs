@@ -68,6 +68,7 @@ mod goodbye;
 mod identity;
 mod neighbours;
 mod receive;
+mod small_paths;
 mod table;
 mod timers;
 mod user;
@@ -76,14 +77,17 @@ pub mod wire;
 pub use receive::Arrival;
 
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::vec::Vec;
 use connection::State;
 use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::Instant;
 use neighbours::{Neighbours, NextHop};
-use net::refusal::Refusals;
+use net::refusal::{Refusal, Refusals};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
+use small_paths::SmallPaths;
 use softverbs::listening::Listening;
 use table::Table;
 use verbs::{AddressVector, ConnectionId, PathMtu, Provider, QpId, RejectReason, VerbsError};
@@ -92,8 +96,12 @@ use wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
 
 /// Most messages that wait to be sent, per local address. Answers that need no connection use at most half of it.
 const OUTBOX: usize = 256;
-/// Most peers with a small path MTU that are remembered.
+/// Most entries about peers with a small path MTU.
 const MAX_SMALL_PATHS: usize = 256;
+/// What is offered to a peer, and for how long, after it has rejected or lost larger packets: what a port of 1,500 bytes
+/// can do.
+pub const LEAST_OFFER: PathMtu = PathMtu::Mtu1024;
+const SMALL_OFFER: Duration = Duration::from_secs(600);
 
 /// Timeout (code) for the answer to a REQ, REP or DREQ, and number of retries.
 const RESPONSE_TIMEOUT: u8 = 20;
@@ -153,8 +161,8 @@ pub trait Transport: Provider {
     fn port_of(&self, address: IpAddr) -> Option<usize>;
     /// Whether the port at a place has an address.
     fn has_address(&self, place: usize, address: IpAddr) -> bool;
-    /// Largest path MTU of a port.
-    fn path_mtu(&self, place: usize) -> PathMtu;
+    /// Largest path MTU of a port and its network, to an address of the family of `remote`.
+    fn path_mtu(&self, place: usize, remote: IpAddr) -> PathMtu;
     /// Number and first PSN of a queue pair, if it is there.
     fn numbers(&self, qp: QpId) -> Option<(u32, u32)>;
     /// The same for a queue pair that can be connected: reliable, in Init, without a connection. `WrongState`
@@ -212,8 +220,8 @@ pub struct Cm {
     /// Total number of messages in `outboxes`.
     queued: usize,
     neighbours: Neighbours,
-    /// Peers with a smaller path MTU than the port's, and when that entry expires; the oldest first.
-    small_paths: VecDeque<(IpAddr, PathMtu, Instant)>,
+    /// Peers with a smaller path MTU than the port's.
+    small_paths: SmallPaths,
 }
 
 impl Cm {
@@ -230,7 +238,7 @@ impl Cm {
             outboxes: Vec::new(),
             queued: 0,
             neighbours: Neighbours::default(),
-            small_paths: VecDeque::new(),
+            small_paths: SmallPaths::default(),
         }
     }
 
@@ -376,23 +384,31 @@ impl Cm {
     /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`. This holds for connections made from
     /// now on.
     pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
-        self.small_paths.retain(|(other, ..)| *other != ip);
-        if self.small_paths.len() == MAX_SMALL_PATHS {
-            self.small_paths.pop_front();
+        self.small_paths.limit(ip, mtu, until);
+    }
+
+    /// A queue pair to `ip` has given up on a packet of more than [`LEAST_OFFER`] bytes. Either the peer is down, or the
+    /// path passes only smaller packets: for a time connections to it are offered the smaller ones. Reported once in
+    /// that time.
+    pub fn large_packets_are_lost(&mut self, ip: IpAddr, path_mtu: PathMtu, now: Instant) {
+        if !self.small_paths.suspect(ip, LEAST_OFFER, now, now + SMALL_OFFER) {
+            return;
         }
-        let mtu = PathMtu::for_ethernet(mtu).unwrap_or(PathMtu::Mtu256);
-        self.small_paths.push_back((ip, mtu, until));
+        let (lost, next, minutes) =
+            (path_mtu.bytes(), LEAST_OFFER.bytes(), SMALL_OFFER.as_secs() / 60);
+        let advice = format!(
+            "a queue pair gave up because the host acknowledged no packet of {lost} bytes: the host was down, or a switch or \
+             router on the path has a smaller MTU (`doctor` probes the path); for {minutes} minutes this node offers the host \
+             packets of {next} bytes"
+        );
+        let (who, what, reason) = (Some(ip), "rdma_packet", "large_packets_lost");
+        let asked = format!("path MTU {lost}");
+        self.refusals.push(Refusal { who, what, asked, reason, advice: advice.into() });
     }
 
-    /// The path MTU to `ip`, at most `most`.
-    fn path_mtu_to(&self, ip: IpAddr, most: PathMtu) -> PathMtu {
-        let known = self.small_paths.iter().find(|(other, ..)| *other == ip);
-        known.map_or(most, |(_, mtu, _)| most.min(*mtu))
-    }
-
-    /// Removes expired entries of small paths.
-    fn expire_paths(&mut self, now: Instant) {
-        self.small_paths.retain(|(.., until)| now < *until);
+    /// The path MTU for a connection to `ip`, at most `most`.
+    pub fn path_mtu_to(&self, ip: IpAddr, most: PathMtu, now: Instant) -> PathMtu {
+        self.small_paths.passes(ip, most, now)
     }
 
     /// Whether any host is to be resolved.

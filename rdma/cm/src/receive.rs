@@ -8,11 +8,12 @@ use super::wire::Gid;
 use super::wire::ip_cm::{self, IpCm};
 use super::wire::mad::Mad;
 use super::wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Rep, Req};
-use super::{ACK_TIMEOUT, Counted, DEFAULT_PKEY, Event, Manager, Transport};
+use super::{
+    ACK_TIMEOUT, Counted, DEFAULT_PKEY, Event, LEAST_OFFER, Manager, SMALL_OFFER, Transport,
+};
 use alloc::borrow::Cow;
 use alloc::format;
 use core::net::{IpAddr, SocketAddr};
-use core::time::Duration;
 use drivers::hal::Instant;
 use net::refusal::Refusal;
 use verbs::{
@@ -22,9 +23,6 @@ use verbs::{
 
 /// The REQ's partition or transport service is not supported.
 const INVALID_TRANSPORT: RejectReason = RejectReason(9);
-/// Layer 3 MTU, and time, that requests to a peer are limited to after it has rejected a larger one.
-const PLAIN_MTU: usize = 1500;
-const SMALL_OFFER: Duration = Duration::from_secs(600);
 const INVALID_MTU: RejectReason = RejectReason::INVALID_MTU;
 const UNSUPPORTED: RejectReason = RejectReason(5);
 
@@ -108,9 +106,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             hop_limit: 64,
         };
         let from = Sender { place, back };
-        self.cm().expire_paths(now);
         match message {
-            Message::Req(req) => self.handle_req(&req, transaction, &from),
+            Message::Req(req) => self.handle_req(&req, transaction, &from, now),
             Message::Rep(rep) => self.handle_rep(&rep, transaction, &from),
             Message::Rej(rej) => self.handle_rej(&rej, &from, now),
             Message::Brief(brief) => self.handle_brief(&brief, transaction, &from, now),
@@ -134,15 +131,15 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         self.cm().table.get_mut(id).filter(|_| fits)
     }
 
-    fn handle_req(&mut self, req: &Req, transaction: u64, from: &Sender) {
+    fn handle_req(&mut self, req: &Req, transaction: u64, from: &Sender, now: Instant) {
         let host = from.host();
         if let Some(same) = self.cm().table.requested(host, req.local_id, req.ca_guid) {
             return self.repeat_req(same, transaction, from, req);
         }
-        let (ip, port, path_mtu) = match self.examine(req, from) {
+        let (ip, port, path_mtu) = match self.examine(req, from, now) {
             Ok(fine) => fine,
             Err(reason) => {
-                self.note_refusal(req, from, reason);
+                self.note_refusal(req, from, reason, now);
                 return self.refuse_req(req, transaction, from, reason);
             }
         };
@@ -186,7 +183,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
     }
 
     /// Reports a request that this node cannot serve.
-    fn note_refusal(&mut self, req: &Req, from: &Sender, reason: RejectReason) {
+    fn note_refusal(&mut self, req: &Req, from: &Sender, reason: RejectReason, now: Instant) {
         let (reason, advice): (_, Cow<'static, str>) = match reason {
             RejectReason::INVALID_SERVICE_ID => {
                 ("no_such_port", "no service listens on this port: check the client's port and `rnbd.port`".into())
@@ -197,10 +194,11 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                     .into(),
             ),
             INVALID_MTU => {
-                let most = self.over.path_mtu(from.place);
-                let passes = self.cm_ref().path_mtu_to(from.back.remote, most);
+                let remote = from.back.remote;
+                let most = self.over.path_mtu(from.place, remote);
+                let passes = self.cm_ref().small_paths.surely_passes(remote, most, now);
                 let asked = PathMtu::from_code(req.path_mtu).map_or(0, PathMtu::bytes);
-                let what = if passes < most { "the path to it" } else { "this port" };
+                let what = if passes < most { "the path to it" } else { "this port or its network" };
                 let passes = passes.bytes();
                 let advice = format!(
                     "the client requests packets of {asked} bytes, but {what} passes only {passes}: lower the client's MTU"
@@ -287,7 +285,12 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
     }
 
     /// Checks whether this node can serve a REQ.
-    fn examine(&self, req: &Req, from: &Sender) -> Result<(IpCm, u16, PathMtu), RejectReason> {
+    fn examine(
+        &self,
+        req: &Req,
+        from: &Sender,
+        now: Instant,
+    ) -> Result<(IpCm, u16, PathMtu), RejectReason> {
         let back = &from.back;
         let port = ip_cm::tcp_port(req.service_id)
             .filter(|port| self.cm_ref().listening.has(*port))
@@ -308,9 +311,11 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             return Err(RejectReason::INVALID_GID);
         }
         match PathMtu::from_code(req.path_mtu) {
-            Some(mtu) if mtu > self.over.path_mtu(from.place) => Err(INVALID_MTU),
+            Some(mtu) if mtu > self.over.path_mtu(from.place, back.remote) => Err(INVALID_MTU),
             // Large packets would be lost in both directions: a refusal is better than a connection that stalls.
-            Some(mtu) if mtu > self.cm_ref().path_mtu_to(back.remote, mtu) => Err(INVALID_MTU),
+            Some(mtu) if mtu > self.cm_ref().small_paths.surely_passes(back.remote, mtu, now) => {
+                Err(INVALID_MTU)
+            }
             Some(mtu) => Ok((ip, port, mtu)),
             None => Err(INVALID_MTU),
         }
@@ -403,9 +408,9 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                     connection.peer_data =
                         PrivateData::new(&rej.private_data).unwrap_or(PrivateData::empty());
                     let (host, offered) = (from.back.remote, connection.path_mtu);
-                    if RejectReason(rej.reason) == INVALID_MTU && offered > PathMtu::Mtu1024 {
-                        // The next request offers what a port of 1,500 bytes can do.
-                        self.cm().limit_path(host, PLAIN_MTU, now + SMALL_OFFER);
+                    if RejectReason(rej.reason) == INVALID_MTU && offered > LEAST_OFFER {
+                        let until = now + SMALL_OFFER;
+                        self.cm().small_paths.suspect(host, LEAST_OFFER, now, until);
                     }
                     self.fail_request(id, RejectReason(rej.reason));
                 }

@@ -66,8 +66,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
             traffic_class: 0,
             hop_limit: 64,
         };
-        self.cm().expire_paths(now);
-        let path_mtu = self.cm_ref().path_mtu_to(to.ip(), self.over.path_mtu(port));
+        let most = self.over.path_mtu(port, to.ip());
+        let path_mtu = self.cm_ref().path_mtu_to(to.ip(), most, now);
         let transaction = self.cm().next_transaction();
         let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
         let made = self.cm().table.insert(|id, wire_id| Connection {

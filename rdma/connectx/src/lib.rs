@@ -111,7 +111,7 @@ use ring::Ring;
 use setup::KeyQueue;
 use softverbs::completion::CompletionQueues;
 use softverbs::handle_table::HandleTable;
-use verbs::{AsyncEvent, QpId};
+use verbs::{AsyncEvent, PathMtu, QpId};
 
 /// Limits. Memory of keys and of the completion queue is allocated at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +200,8 @@ pub struct ConnectX {
     /// Most local addresses.
     most_addresses: usize,
     addresses: Vec<Option<IpAddr>>,
+    /// Largest packets of the network in bytes (layer 3), over IPv4 and over IPv6.
+    mtus: [usize; 2],
     /// The provider's own domain, and its key for all memory.
     own_domain: (u32, u32),
     ring: Ring,
@@ -312,6 +314,22 @@ impl ConnectX {
             self.jobs.push_back(Job::SetGid(index as u16));
         }
         all
+    }
+
+    /// Sets the largest packets of the network in bytes (layer 3), over IPv4 and over IPv6, as DHCP and routers announce
+    /// them; the card's limit stays. It holds for queue pairs that are connected from now on.
+    pub fn set_mtus(&mut self, mtus: [usize; 2]) {
+        self.mtus = mtus;
+    }
+
+    /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`.
+    pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
+        self.cm.limit_path(ip, mtu, until);
+    }
+
+    /// The largest path MTU of the card.
+    fn largest_path_mtu(&self) -> PathMtu {
+        PathMtu::for_ethernet(self.function.mtu()).unwrap_or(PathMtu::Mtu256)
     }
 
     /// Statistics.

@@ -316,8 +316,10 @@ impl Transport for ConnectX {
         self.addresses.iter().flatten().any(own)
     }
 
-    fn path_mtu(&self, _: usize) -> PathMtu {
-        PathMtu::for_ethernet(self.function.mtu()).unwrap_or(PathMtu::Mtu256)
+    fn path_mtu(&self, _: usize, remote: IpAddr) -> PathMtu {
+        let [v4, v6] = self.mtus;
+        let mtu = if remote.is_ipv4() { v4 } else { v6 };
+        PathMtu::for_ethernet(mtu.min(self.function.mtu())).unwrap_or(PathMtu::Mtu256)
     }
 
     fn numbers(&self, qp: QpId) -> Option<(u32, u32)> {

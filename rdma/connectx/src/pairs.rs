@@ -9,7 +9,6 @@ use super::send_queue::{Change, OnCompletion};
 use super::setup::{CREATE_QP, RST2INIT_QP};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use cm::Transport;
 use rand_core::Rng;
 use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
@@ -58,7 +57,7 @@ impl ConnectX {
         let memory = Memory::new(init, &size, &mut self.arena)?;
         let (service, qkey, message) = match init.kind {
             QpType::Rc => (Service::Reliable, 0, 1 << requests::LOG_MAX_MESSAGE),
-            QpType::Ud { qkey } => (Service::Datagram, qkey, self.path_mtu(0).bytes()),
+            QpType::Ud { qkey } => (Service::Datagram, qkey, self.largest_path_mtu().bytes()),
         };
         let make = Make {
             service,

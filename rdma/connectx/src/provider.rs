@@ -7,14 +7,15 @@ use super::pair::Pair;
 use super::requests::{self, MAX_INLINE};
 use super::send_queue::{LONGEST, OnCompletion, Success};
 use cm::Transport;
+use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use rand_core::Rng;
 use softverbs::sges::MAX_SGE;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
-    MemoryVerbs, MrId, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, SendRequest, UnderWay, VerbsError,
+    MemoryVerbs, MrId, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive,
+    ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
 /// Bounds of the polling interval while the firmware executes a command: it grows with the time waited.
@@ -152,10 +153,14 @@ impl Provider for ConnectX {
             max_inline: MAX_INLINE,
             max_rd_atomic: self.most_reads(),
             max_message: 1 << requests::LOG_MAX_MESSAGE,
-            max_path_mtu: self.path_mtu(0),
+            max_path_mtu: self.largest_path_mtu(),
             atomics: self.abilities.atomics,
             send_with_invalidate: true,
         }
+    }
+
+    fn path_mtu_to(&self, _: IpAddr, remote: IpAddr, now: Instant) -> PathMtu {
+        self.cm.path_mtu_to(remote, self.path_mtu(0, remote), now)
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
@@ -198,7 +203,8 @@ impl Provider for ConnectX {
     }
 
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
-        let (most_mtu, most_reads) = (self.path_mtu(0), self.most_reads());
+        let most_mtu = self.path_mtu(0, peer.address.remote);
+        let most_reads = self.most_reads();
         let index = self.index_of(peer.address.local);
         let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         if pair.requested != QpState::Init {

@@ -114,6 +114,7 @@ pub fn open(
         link,
         most_addresses: 0,
         addresses: addresses.iter().copied().map(Some).collect(),
+        mtus: [usize::MAX; 2],
         own_domain: (0, 0),
         reserved: 0,
         pool: super::Pool::default(),

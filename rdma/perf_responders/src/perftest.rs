@@ -176,7 +176,7 @@ impl Talk {
             Stage::PathMtu => {
                 let code = message.first().map_or(0, |digit| digit.wrapping_sub(b'0'));
                 let remote = PathMtu::from_code(code).ok_or(Refused)?;
-                let local = ctx.provider.attributes().max_path_mtu;
+                let local = ctx.provider.path_mtu_to(bench.local, bench.peer, ctx.now);
                 self.path_mtu = remote.min(local);
                 output.extend([b'0' + local as u8, 0]);
                 Stage::Keys

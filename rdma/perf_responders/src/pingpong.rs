@@ -68,7 +68,8 @@ impl Talk {
             Talk::Line => {
                 let Some(line) = input.get(..LINE) else { return Ok(Progress::Wait) };
                 let line = Line::parse(line).ok_or(Refused)?;
-                let path_mtu = PathMtu::Mtu1024.min(ctx.provider.attributes().max_path_mtu);
+                let passes = ctx.provider.path_mtu_to(bench.local, bench.peer, ctx.now);
+                let path_mtu = PathMtu::Mtu1024.min(passes);
                 let peer = Peer { qpn: line.qpn, psn: line.psn, gid: line.gid, path_mtu };
                 let Some((local, endpoint)) = bench.connect(&peer, ctx, neighbours)? else {
                     return Ok(Progress::Wait);

@@ -143,6 +143,16 @@ impl ProviderSet {
         true
     }
 
+    /// Sets the largest packets of the network of the port at a place in bytes (layer 3), over IPv4 and over IPv6. It
+    /// holds for queue pairs that are connected from now on.
+    pub fn set_mtus(&mut self, port: usize, mtus: [usize; 2]) {
+        #[cfg(feature = "connectx")]
+        if let Some(card) = self.card_mut(port) {
+            return card.set_mtus(mtus);
+        }
+        self.roce.set_mtus(port, mtus);
+    }
+
     /// Takes an answer of the neighbour table of the port with the local address `local`, as
     /// [`ProviderSet::learn_neighbour_at`].
     pub fn learn_neighbour(&mut self, local: IpAddr, ip: IpAddr, mac: [u8; 6], routed: bool) {
@@ -182,6 +192,8 @@ impl ProviderSet {
     /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`.
     pub fn limit_path(&mut self, ip: IpAddr, mtu: usize, until: Instant) {
         self.roce.limit_path(ip, mtu, until);
+        #[cfg(feature = "connectx")]
+        self.cards.iter_mut().for_each(|card| card.secondary.device.limit_path(ip, mtu, until));
     }
 
     /// Disconnects all connections of the network in order.

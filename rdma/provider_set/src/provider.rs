@@ -9,8 +9,8 @@ use drivers::hal::{Instant, Window};
 use rand_core::Rng;
 use verbs::{
     Access, AsyncEvent, ChunkedRegion, ChunksOnDemand, Completion, CqId, DeviceAttributes,
-    KeyChange, KeyRequest, Lending, MemoryVerbs, MrId, OnDemandStatus, PdId, Provider, QpId,
-    QpInit, QpState, ReadyToReceive, ReadyToSend, RecvRequest, Region, RegionsOnDemand,
+    KeyChange, KeyRequest, Lending, MemoryVerbs, MrId, OnDemandStatus, PathMtu, PdId, Provider,
+    QpId, QpInit, QpState, ReadyToReceive, ReadyToSend, RecvRequest, Region, RegionsOnDemand,
     SendRequest, UnderWay, VerbsError,
 };
 
@@ -287,6 +287,17 @@ impl Provider for ProviderSet {
         #[cfg(feature = "connectx")]
         self.cards.iter().for_each(|card| also(card.secondary.device.attributes()));
         all
+    }
+
+    fn path_mtu_to(&self, local: IpAddr, remote: IpAddr, now: Instant) -> PathMtu {
+        #[cfg(feature = "connectx")]
+        if let Some(card) = self.cards.iter().find(|card| card.secondary.device.has(local)) {
+            return card.secondary.device.path_mtu_to(local, remote, now);
+        }
+        match self.bridges().find(|bridge| bridge.local() == local) {
+            Some(bridge) => bridge.path_mtu_to(local, remote, now),
+            None => self.roce.path_mtu_to(local, remote, now),
+        }
     }
 
     fn lending(&mut self) -> Option<&mut dyn Lending> {

@@ -10,7 +10,7 @@ pub struct PortConfig {
     pub mac: [u8; 6],
     /// Its IP addresses; each is a GID.
     pub addresses: Vec<IpAddr>,
-    /// Largest layer 3 packet in bytes.
+    /// Largest layer 3 packet of the device in bytes. The network may allow less ([`Roce::set_mtus`](crate::Roce)).
     pub mtu: usize,
 }
 

@@ -172,6 +172,15 @@ impl Roce {
         }
     }
 
+    /// Sets the largest packets of a port's network in bytes (layer 3), over IPv4 and over IPv6, as DHCP and routers
+    /// announce them; the device's limit stays. It holds for queue pairs that are connected from now on: a connected
+    /// one has agreed on its path MTU with its peer.
+    pub fn set_mtus(&mut self, port: usize, mtus: [usize; 2]) {
+        if let Some(port) = self.ports.get_mut(port) {
+            port.set_mtus(mtus);
+        }
+    }
+
     /// Sets the state of a port's link, which is initially up. An event reports a change; of several unread ones only
     /// the last stays.
     pub fn set_link(&mut self, port: usize, up: bool) {
@@ -379,15 +388,26 @@ impl Roce {
             qp.listed_send = true;
             port.sends.push_back(place as u32);
         }
-        if qp.state == QpState::Error && !qp.error_reported {
-            qp.error_reported = true;
-            self.events.push_back(AsyncEvent::QpError(qp.identity.id));
-            if let Some(connection) = qp.connection {
-                self.cm.qp_failed(connection);
-            }
-        }
+        let has_failed = qp.state == QpState::Error && !qp.error_reported;
         if let Some(at) = qp.deadline() {
             self.timers.put(place, at);
+        }
+        if has_failed {
+            self.report_failure(place);
+        }
+    }
+
+    /// Reports that a queue pair went to error by itself.
+    #[cold]
+    fn report_failure(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        qp.error_reported = true;
+        self.events.push_back(AsyncEvent::QpError(qp.identity.id));
+        if let Some(connection) = qp.connection {
+            self.cm.qp_failed(connection);
+        }
+        if let (Some(at), Some(host), Some(peer)) = (qp.large_packet_lost, qp.remote(), &qp.peer) {
+            self.cm.large_packets_are_lost(host, peer.path_mtu, at);
         }
     }
 

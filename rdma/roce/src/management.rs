@@ -34,8 +34,8 @@ impl Transport for Roce {
         self.ports.get(place).is_some_and(|port| port.gids.contains(&Gid::from(address)))
     }
 
-    fn path_mtu(&self, place: usize) -> PathMtu {
-        self.ports.get(place).map_or(PathMtu::Mtu256, |port| port.path_mtu())
+    fn path_mtu(&self, place: usize, remote: IpAddr) -> PathMtu {
+        self.ports.get(place).map_or(PathMtu::Mtu256, |port| port.path_mtu(remote))
     }
 
     fn numbers(&self, qp: QpId) -> Option<(u32, u32)> {

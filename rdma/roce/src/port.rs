@@ -16,6 +16,8 @@ const MAX_FINAL_NAKS: usize = 16;
 #[derive(Debug)]
 pub struct Port {
     pub config: PortConfig,
+    /// Largest path MTUs over IPv4 and over IPv6.
+    path_mtus: [PathMtu; 2],
     /// Whether its link is up.
     pub link: bool,
     /// Its addresses, in wire format.
@@ -36,7 +38,8 @@ impl Port {
         let final_naks = VecDeque::with_capacity(MAX_FINAL_NAKS);
         let (replies, sends) = (VecDeque::new(), VecDeque::new());
         let gids = gids(&config.addresses);
-        Port { gids, link: true, replies, final_naks, sends, burst: 0, config }
+        let path_mtus = [path_mtu(config.mtu); 2];
+        Port { gids, path_mtus, link: true, replies, final_naks, sends, burst: 0, config }
     }
 
     /// Makes room for `qps` queue pairs, so that listing them does not allocate.
@@ -51,9 +54,22 @@ impl Port {
         self.config.addresses = addresses;
     }
 
-    /// Largest path MTU.
-    pub fn path_mtu(&self) -> PathMtu {
-        PathMtu::for_ethernet(self.config.mtu).unwrap_or(PathMtu::Mtu256)
+    /// Limits packets to `mtus` bytes (layer 3) over IPv4 and over IPv6; the device's limit stays.
+    pub fn set_mtus(&mut self, mtus: [usize; 2]) {
+        self.path_mtus = mtus.map(|mtu| path_mtu(mtu.min(self.config.mtu)));
+    }
+
+    /// Largest path MTU to an address of the family of `remote`.
+    #[inline]
+    pub fn path_mtu(&self, remote: IpAddr) -> PathMtu {
+        let [v4, v6] = self.path_mtus;
+        if remote.is_ipv4() { v4 } else { v6 }
+    }
+
+    /// Largest path MTU to any address.
+    pub fn largest_path_mtu(&self) -> PathMtu {
+        let [v4, v6] = self.path_mtus;
+        v4.max(v6)
     }
 
     /// Whether an ACK or NAK may be due.
@@ -75,6 +91,11 @@ impl Port {
         self.sends.retain(|&p| p != place);
         self.burst = 0;
     }
+}
+
+/// The largest path MTU for packets of `mtu` bytes.
+fn path_mtu(mtu: usize) -> PathMtu {
+    PathMtu::for_ethernet(mtu).unwrap_or(PathMtu::Mtu256)
 }
 
 fn gids(addresses: &[IpAddr]) -> Vec<Gid> {

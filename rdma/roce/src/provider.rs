@@ -6,6 +6,7 @@ use super::requester::MAX_MESSAGE;
 use super::sges::MAX_SGE;
 use super::transmit::MAX_INLINE;
 use super::{Roce, handle_table};
+use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use rand_core::Rng;
 use softverbs::memory::Memory;
@@ -101,12 +102,18 @@ impl Provider for Roce {
             max_path_mtu: self
                 .ports
                 .iter()
-                .map(super::port::Port::path_mtu)
+                .map(super::port::Port::largest_path_mtu)
                 .max()
                 .unwrap_or(PathMtu::Mtu256),
             atomics: true,
             send_with_invalidate: true,
         }
+    }
+
+    fn path_mtu_to(&self, local: IpAddr, remote: IpAddr, now: Instant) -> PathMtu {
+        let port = self.port_of(local).and_then(|place| self.ports.get(place));
+        let most = port.map_or(PathMtu::Mtu256, |port| port.path_mtu(remote));
+        self.cm.path_mtu_to(remote, most, now)
     }
 
     fn failed_by_itself(&self, qp: QpId) -> bool {
@@ -191,7 +198,9 @@ impl Provider for Roce {
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
         let place = self.port_of(peer.address.local).ok_or(VerbsError::Invalid)?;
         let port = &self.ports[place];
-        if peer.path_mtu > port.path_mtu() || peer.max_dest_rd_atomic > MAX_RD_ATOMIC {
+        if peer.path_mtu > port.path_mtu(peer.address.remote)
+            || peer.max_dest_rd_atomic > MAX_RD_ATOMIC
+        {
             return Err(VerbsError::Invalid);
         }
         let mac = port.config.mac;
@@ -289,7 +298,10 @@ impl Provider for Roce {
             Some(peer) => {
                 found.requester.post(request, peer.path_mtu.bytes(), &mut self.memory)?;
             }
-            None => found.datagrams.post(request, port.path_mtu().bytes())?,
+            None => {
+                let to = request.datagram.as_ref().ok_or(VerbsError::Invalid)?.address.remote;
+                found.datagrams.post(request, port.path_mtu(to).bytes())?;
+            }
         }
         if !found.listed_send && found.has_send(window) {
             found.listed_send = true;

@@ -96,6 +96,8 @@ pub struct Qp {
     pub listed_send: bool,
     /// Whether its error was reported to the user.
     pub error_reported: bool,
+    /// When it failed because its peer did not acknowledge a large packet.
+    pub large_packet_lost: Option<Instant>,
 }
 
 impl Qp {
@@ -121,6 +123,7 @@ impl Qp {
             listed_reply: false,
             listed_send: false,
             error_reported: false,
+            large_packet_lost: None,
         }
     }
 
@@ -178,6 +181,11 @@ impl Qp {
         }
         self.state = QpState::Error;
         ctx.counters.qp_errors += 1;
+        if let (Some(Status::RetryExceeded), Some(peer)) = (first, &self.peer)
+            && self.requester.oldest_packet(peer.path_mtu.bytes()) > ::cm::LEAST_OFFER.bytes()
+        {
+            self.large_packet_lost = Some(ctx.now);
+        }
         self.requester.flush(first, &self.identity, ctx);
         self.datagrams.flush(&self.identity, ctx);
         receive_queue::flush(&mut self.receives, &self.identity, ctx);

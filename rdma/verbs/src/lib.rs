@@ -68,6 +68,7 @@ pub use on_demand::*;
 pub use queue::*;
 
 use core::fmt;
+use core::net::IpAddr;
 use drivers::hal::Instant;
 use rand_core::Rng;
 
@@ -160,6 +161,11 @@ pub fn post_both<P: Provider + ?Sized>(
 pub trait Provider: MemoryVerbs {
     /// Its capabilities.
     fn attributes(&self) -> DeviceAttributes;
+    /// The largest path MTU between a local address and a remote one that is known to pass: that of the port and its
+    /// network, and of the path as far as it is known.
+    fn path_mtu_to(&self, _local: IpAddr, _remote: IpAddr, _now: Instant) -> PathMtu {
+        self.attributes().max_path_mtu
+    }
     /// Its memory to lend, if it has any.
     fn lending(&mut self) -> Option<&mut dyn Lending> {
         None

@@ -163,7 +163,8 @@ impl Smc {
                 });
             }
             let pnet = config.net(port, mac, &slot.location).pnetid;
-            let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.is_first_alone())?;
+            let [(mtu, _), _] = network.interface.mtus();
+            let path_mtu = PathMtu::for_ethernet(mtu).filter(|_| slot.is_first_alone())?;
             Some(Device { ip, address: ip.into(), mac, path_mtu, pnet })
         };
         let devices = ports.iter().zip(networks).enumerate().filter_map(device);

@@ -56,6 +56,8 @@ struct Interface {
     port: usize,
     /// Its parameters in the engine.
     ours: InterfaceConfig,
+    /// Longest packet that the network of the port passes, in bytes.
+    passes: u16,
 }
 
 /// usNIC on a plane.
@@ -166,7 +168,7 @@ impl Usnic {
         }
         self.engine.add_interface(ours).map_err(|why| why.to_string())?;
         log::info!("usnic {}: modex {}", wanted.name.as_str(), ours.modex());
-        self.interfaces.push(Interface { config: wanted.clone(), port, ours });
+        self.interfaces.push(Interface { config: wanted.clone(), port, ours, passes: u16::MAX });
         Ok(())
     }
 }
@@ -267,6 +269,23 @@ impl UdpEngine for Usnic {
 
     fn rules<'a>(&'a mut self, touched: &'a mut bool, now: Instant) -> Option<UsnicTransport<'a>> {
         Some(UsnicTransport { engine: &mut self.engine, ends: &mut self.ends, touched, now })
+    }
+
+    fn limit_packets(&mut self, port: usize, mtu: usize) {
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        for (number, one) in self.interfaces.iter_mut().enumerate() {
+            if one.port != port || core::mem::replace(&mut one.passes, mtu) == mtu {
+                continue;
+            }
+            self.engine.limit_packets(number, mtu);
+            let (name, most) = (one.config.name.as_str(), one.ours.mtu);
+            if mtu < most {
+                log::warn!(
+                    "usnic {name}: its MTU is {most}, but the network of its interface passes only {mtu}: it sends packets \
+                     of at most {mtu} bytes; packets of peers may be lost: lower the MTU of all processes"
+                );
+            }
+        }
     }
 
     fn configure(&mut self, config: &Config, now: Instant) {

@@ -65,7 +65,7 @@ fn plane(ends: Arc<Mutex<Ends>>, now: Instant) -> DataPlane {
     let devices = Devices { ports: vec![port], ..Devices::default() };
     let mut plane = DataPlane::of_core(settings, devices, now);
     plane.is_alone = true;
-    plane.set_addresses(0, &local);
+    plane.set_addresses(0, &local, [1500; 2]);
     let stack = plane.rdma_stack.as_mut().unwrap();
     stack.providers.roce.pin_neighbour(0, HOST.into(), HOST_MAC);
     let provider = Some(&mut stack.providers);

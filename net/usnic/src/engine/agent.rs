@@ -145,6 +145,13 @@ impl Agents {
         self.agents.get(place as usize)?.as_ref()?.at
     }
 
+    /// Limits the PINGs of an interface.
+    pub fn limit_packets(&mut self, interface: usize, max_message: u16) {
+        let agents = self.agents.iter_mut().flatten();
+        let its = agents.filter(|agent| agent.interface == interface);
+        its.for_each(|agent| agent.max_message = max_message);
+    }
+
     fn get_mut(&mut self, place: u32) -> Option<&mut Agent> {
         self.agents.get_mut(place as usize)?.as_mut()
     }

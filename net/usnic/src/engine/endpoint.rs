@@ -7,6 +7,7 @@ use super::counters::Counters;
 use super::shared::Shared;
 use super::{EndpointId, Failure, NO_MESSAGE, NONE};
 use crate::wire::header::Layout;
+use crate::wire::modex::Modex;
 use core::net::SocketAddrV4;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
@@ -141,6 +142,8 @@ pub(super) struct Endpoint {
     pub data: SocketAddrV4,
     /// Address of the peer's priority channel.
     pub priority: SocketAddrV4,
+    /// The peer's modex.
+    modex: Modex,
     pub max_fragment: u32,
     pub max_chunk: u32,
     pub agent: Option<u32>,
@@ -227,6 +230,7 @@ impl Endpoint {
             peer_sender: config.peer_sender,
             data: to(modex.data_port),
             priority: to(modex.priority_port),
+            modex: *modex,
             max_fragment: modex.max_fragment(config.layout).into(),
             max_chunk: modex.max_chunk(config.layout).into(),
             agent: None,
@@ -289,6 +293,14 @@ impl Endpoint {
             },
             counters: Counters::default(),
         }
+    }
+
+    /// Limits packets, as if the peer's modex had this longest message.
+    pub fn limit_packets(&mut self, max_message: u16) {
+        let max_message = max_message.min(self.modex.max_message);
+        let modex = Modex { max_message, ..self.modex };
+        self.max_fragment = modex.max_fragment(self.layout).into();
+        self.max_chunk = modex.max_chunk(self.layout).into();
     }
 
     /// Releases all resources, and stops the timers.

@@ -81,6 +81,8 @@ pub enum Channel {
 #[derive(Debug)]
 struct Interface {
     config: InterfaceConfig,
+    /// Longest IPv4 packet that the network passes, in bytes.
+    passes: u16,
     counters: InterfaceCounters,
 }
 
@@ -136,8 +138,24 @@ impl Engine {
         if !MTUS.contains(&config.mtu) {
             return Err(BadConfig::Mtu(config.mtu));
         }
-        self.interfaces.push(Interface { config, counters: InterfaceCounters::default() });
+        let counters = InterfaceCounters::default();
+        self.interfaces.push(Interface { config, passes: u16::MAX, counters });
         Ok(self.interfaces.len() - 1)
+    }
+
+    /// Limits the packets of an interface to `mtu` bytes (IPv4, at least 576) if the network passes no more. Messages
+    /// that are queued from now on are sent in packets of that size; a peer accepts parts of any size. The modex, and
+    /// what peers send, stay.
+    pub fn limit_packets(&mut self, interface: usize, mtu: u16) {
+        let passes = mtu.max(*MTUS.start());
+        let Some(found) = self.interfaces.get_mut(interface) else { return };
+        if core::mem::replace(&mut found.passes, passes) == passes {
+            return;
+        }
+        let most = Modex::max_message_of(passes.min(found.config.mtu));
+        let endpoints = self.endpoints.iter_mut().flatten();
+        endpoints.filter(|one| one.interface == interface).for_each(|one| one.limit_packets(most));
+        self.agents.limit_packets(interface, most);
     }
 
     /// The modex of an interface, for peers.
@@ -176,7 +194,9 @@ impl Engine {
         let place = self.free_endpoints.pop().ok_or(BadConfig::Full)?;
         self.generation = self.generation.wrapping_add(1);
         let id = EndpointId { place, generation: self.generation };
+        let most = Modex::max_message_of(interface.passes.min(interface.config.mtu));
         let mut endpoint = Endpoint::new(id, config, isn, speed, now);
+        endpoint.limit_packets(most);
         for name in names {
             self.by_address.insert(name, place);
         }
@@ -185,7 +205,7 @@ impl Engine {
             let to = SocketAddrV4::new(config.modex.address, config.modex.ping_port);
             let version = config.version();
             let checks = config.check_connectivity;
-            endpoint.agent = self.agents.join(config.interface, to, version, peers, checks);
+            endpoint.agent = self.agents.join(config.interface, to, version, most, checks);
         }
         if let Some(entry) = self.endpoints.get_mut(place as usize) {
             *entry = Some(endpoint);

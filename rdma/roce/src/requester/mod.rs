@@ -369,6 +369,13 @@ impl Requester {
         now.since(self.stalled_since) >= MAX_STALL
     }
 
+    /// Bytes of payload in the oldest unacknowledged packet, or in the answer to it; 0 without one.
+    pub fn oldest_packet(&self, mtu: usize) -> usize {
+        let Some(work) = self.queue.front() else { return 0 };
+        let before = self.unacknowledged.since(work.first) as usize * mtu;
+        (work.length as usize).saturating_sub(before).min(mtu)
+    }
+
     /// Whether `psn` was sent and is not acknowledged.
     fn is_outstanding(&self, psn: Psn) -> bool {
         psn.since(self.unacknowledged) < self.sent.since(self.unacknowledged)

@@ -45,6 +45,8 @@ pub struct Node<D = Roce> {
     pub tx: TxBuffer,
     /// Whether ACKs to this node are dropped.
     pub hears_no_acks: bool,
+    /// Bytes of the longest frame that the path to this node passes.
+    pub longest_frame: usize,
 }
 
 impl<D: OverRoce> Node<D> {
@@ -68,7 +70,7 @@ impl<D: OverRoce> netsim::Node for Node<D> {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         // The opcode follows Ethernet, IPv4 and UDP headers.
         let is_ack = frame.get(42) == Some(&(Opcode::Acknowledge as u8));
-        if !(is_ack && self.hears_no_acks) {
+        if !(is_ack && self.hears_no_acks) && frame.len() <= self.longest_frame {
             self.roce.roce().handle_frame(port, frame, now);
         }
     }
@@ -137,8 +139,18 @@ impl<D: OverRoce> Pair<D> {
             let cq = roce.create_cq(4096).unwrap();
             let init = Pair::init(pd, cq);
             let qp = roce.create_qp(&init, &mut rng).unwrap();
-            let (arena, tx) = (Arena::on_heap(16 << 20), TxBuffer::new());
-            Node { roce: around(roce), arena, pd, cq, qp, mac, ip, tx, hears_no_acks: false }
+            Node {
+                roce: around(roce),
+                arena: Arena::on_heap(16 << 20),
+                pd,
+                cq,
+                qp,
+                mac,
+                ip,
+                tx: TxBuffer::new(),
+                hears_no_acks: false,
+                longest_frame: usize::MAX,
+            }
         });
         let mut network = Network::new(seed);
         for node in &nodes {

@@ -35,6 +35,11 @@ impl Engine {
         let group = &mut self.groups[group_key];
         let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
         let pd = ctx.provider.pd_on(group.pd, device.address);
+        // The paths to the host's TCP address and to its GID, as far as they are known.
+        let remotes = [group.remote, address_of(group.peer_gid)];
+        let passes = |remote| ctx.provider.path_mtu_to(device.address, remote, ctx.now);
+        let [there, gid] = remotes.map(passes);
+        let path_mtu = device.path_mtu.min(there).min(gid);
         let init = QpInit {
             kind: QpType::Rc,
             pd,
@@ -67,7 +72,7 @@ impl Engine {
             qpn,
             psn: ctx.rng.next_u32() & 0xff_ffff,
             peer: PeerEnd { gid: Ipv6Addr::UNSPECIFIED, qpn: 0 },
-            path_mtu: device.path_mtu,
+            path_mtu,
             memory,
             pending: VecDeque::with_capacity(CDC_SLOTS + LLC_SLOTS),
             arrived: 0,
@@ -114,7 +119,7 @@ impl Engine {
     ) -> Result<(), ()> {
         let group = &mut self.groups[group_key];
         let link = group.links[at].as_mut().ok_or(())?;
-        let path_mtu = PathMtu::from_code(path_mtu).ok_or(())?.min(link.device.path_mtu);
+        let path_mtu = PathMtu::from_code(path_mtu).ok_or(())?.min(link.path_mtu);
         let to = ReadyToReceive {
             remote_qpn: peer.qpn,
             rq_psn: psn,

@@ -4,7 +4,7 @@
 use super::config::{Device, MIN_CONNECTIONS, address_of};
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
-use super::table::{GroupState, LinkState, Phase};
+use super::table::{GroupState, Phase};
 use super::{Ctx, Engine, Role};
 use crate::SmcDevice;
 use crate::wire::{
@@ -256,11 +256,8 @@ impl Engine {
             rmbe_index: 1,
             token: socket.id.0,
             rmbe_size: socket.sizes.receive,
-            path_mtu: match (kind, link.state) {
-                // The path MTU of both sides is known by then.
-                (MessageType::Confirm, _) | (_, LinkState::Active) => link.path_mtu as u8,
-                _ => link.device.path_mtu as u8,
-            },
+            // What we offer, and that of both sides once it is known.
+            path_mtu: link.path_mtu as u8,
             address: rmb.address,
             psn: link.psn,
             v2: (group.version > 1).then_some(Negotiated {

@@ -451,6 +451,7 @@ pub(super) struct Link {
     pub qpn: u32,
     pub psn: u32,
     pub peer: PeerEnd,
+    /// What we offer; after connecting, the smaller one of both sides.
     pub path_mtu: PathMtu,
     /// Receive slots, their common tail for long messages, and one long message to be sent.
     pub memory: Window,

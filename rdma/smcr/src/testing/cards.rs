@@ -168,6 +168,7 @@ impl Provider for Cards {
             fn attributes() -> DeviceAttributes;
             fn qp_number(qp: QpId) -> Done<u32>;
             fn qp_state(qp: QpId) -> Done<QpState>;
+            fn path_mtu_to(local: IpAddr, remote: IpAddr, now: Instant) -> PathMtu;
             fn failed_by_itself(qp: QpId) -> bool;
             fn poll_timeout() -> Option<Instant>;
         }

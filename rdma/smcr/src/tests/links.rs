@@ -1,7 +1,7 @@
 //! Links and LLC messages: responses, rejections, and the effect on connections.
 
 use crate::engine::{Config, Ready};
-use crate::testing::{Fate, Valve, World, config, device, pattern};
+use crate::testing::{Fate, Valve, World, config, device, ip, pattern};
 use crate::wire::llc::{Body, DeleteReason, LinkEnd, Llc, Token};
 use crate::wire::{AcceptConfirm, Decline, Reason};
 use core::time::Duration;
@@ -21,6 +21,7 @@ in_both_versions! {
     llc_requests_are_answered
     a_queue_pair_that_fails_ends_a_handshake
     the_smaller_path_mtu_is_used
+    link_offers_what_the_path_to_the_host_passes
     failed_link_attempts_back_off
 }
 
@@ -252,6 +253,22 @@ fn the_smaller_path_mtu_is_used(version: u8) {
         }
         let (_, accept) = w.accept_by_hand(1);
         assert_eq!(told(&accept), 2);
+        w.transfer(0, ids, &pattern(20_000, 1), 5000);
+        w.transfer(1, ids, &pattern(20_000, 1), 5000);
+    }
+}
+
+/// Path MTU discovery of TCP, or a queue pair that gave up, has found a smaller path to the host.
+fn link_offers_what_the_path_to_the_host_passes(version: u8) {
+    for knows in 0..2 {
+        netsim::label!(version, knows);
+        let mut w = World::of_version(version, 104, [config(), config()], [1, 1]);
+        let until = w.network.now + 600 * SECOND;
+        w.hosts[knows].roce.limit_path(ip(1 - knows, 0), 700, until);
+        let ids = w.established();
+        for host in &w.hosts {
+            assert_eq!(host.engine.links().map(|link| link.path_mtu).collect::<Vec<_>>(), [512]);
+        }
         w.transfer(0, ids, &pattern(20_000, 1), 5000);
         w.transfer(1, ids, &pattern(20_000, 1), 5000);
     }

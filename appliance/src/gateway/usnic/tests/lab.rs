@@ -177,6 +177,7 @@ impl Lab {
         let local = PortAddresses { mac: PEER_MAC, v4: [PEER].into(), v6: Vec::new() };
         let sent = core::mem::take(&mut self.ends.lock().unwrap().sent);
         for frame in sent {
+            self.longest = self.longest.max(frame.len());
             let datagram = Datagram::parse(&frame, &local).unwrap();
             let port = datagram.to.port();
             let has = |modex: &Modex| {

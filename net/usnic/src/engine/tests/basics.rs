@@ -37,6 +37,38 @@ fn messages_of_all_sizes_arrive_in_both_layouts() {
     }
 }
 
+/// The network passes less than the MTU that both sides have agreed on. A side that knows it sends smaller packets, until
+/// the network passes all again; a limit above the MTU changes nothing.
+#[test]
+fn limited_packets_pass_a_smaller_network() {
+    for layout in LAYOUTS {
+        let mut world = World::new(Setup { layout, ..Setup::default() });
+        world.log = Some(Vec::new());
+        let longest = |world: &mut World| {
+            let log = world.log.as_mut().unwrap();
+            log.drain(..).map(|(_, datagram)| datagram.bytes.len()).max().unwrap()
+        };
+        for (passes, longest_datagram) in [(1400u16, 1372), (9000, 1472), (100, 548)] {
+            for side in &mut world.sides {
+                side.engine.limit_packets(0, passes);
+            }
+            world.wire.longest = longest_datagram;
+            for (number, size) in [1300, 1440, 5000, 100_000].into_iter().enumerate() {
+                assert!(world.send(number % 2, &message(number as u32, size)));
+            }
+            world.run(SECOND, |world| world.is_drained(0) && world.is_drained(1));
+            world.pass(SECOND / 1000);
+            assert_eq!(longest(&mut world), longest_datagram, "{passes}");
+            for (number, size) in [1300, 1440, 5000, 100_000].into_iter().enumerate() {
+                let came = &world.sides[1 - number % 2].came;
+                assert!(came.contains(&(TAG, message(number as u32, size))), "{passes}, {size}");
+            }
+            world.sides.iter_mut().for_each(|side| side.came.clear());
+            assert_eq!((world.counters(0).num_resends, world.counters(1).num_resends), (0, 0));
+        }
+    }
+}
+
 #[test]
 fn puts_arrive_where_they_were_granted() {
     for layout in LAYOUTS {
