@@ -26,6 +26,7 @@ use crate::packet_too_big::PacketTooBig;
 use crate::path_mtu::PathMtus;
 use crate::port_addresses::{self, PortAddresses};
 use crate::probes::Probes;
+use crate::refusal::Refusals;
 use crate::routes::Routes;
 use crate::seeds::Seeds;
 use crate::segment::{SYN, Segment};
@@ -60,6 +61,8 @@ pub struct Counters {
     pub conflicts: u64,
     /// TCP segments with a wrong SYN cookie, counted during SYN floods.
     pub cookie_guesses: u64,
+    /// SYNs to listening ports with the address of a host, from another station than the neighbour table has for it.
+    pub foreign_syns: u64,
     /// The last conflict.
     pub conflict: Option<Conflict>,
     /// When the last conflict was noticed.
@@ -440,7 +443,16 @@ impl Interface {
 
     /// Counters.
     pub fn counters(&self) -> Counters {
-        Counters { cookie_guesses: self.connections.cookie_guesses(), ..self.counters }
+        Counters {
+            cookie_guesses: self.connections.cookie_guesses(),
+            foreign_syns: self.connections.foreign_syns(),
+            ..self.counters
+        }
+    }
+
+    /// Refused SYNs of stations that use the address of another host, for the caller to take out.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        self.connections.refusals()
     }
 
     /// The station on the link to which a packet for `ip` goes: itself, or a gateway.

@@ -104,6 +104,7 @@ mod dhcp;
 pub mod dns;
 pub mod echo;
 mod filter;
+pub mod foreign;
 mod fragments;
 pub mod hosts;
 pub mod http;

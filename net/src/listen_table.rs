@@ -57,6 +57,8 @@ struct StoredHandshake {
     handshake: Handshake,
     /// Destination MAC address of the SYN-ACK; None until the neighbour is resolved.
     mac: Option<[u8; 6]>,
+    /// Source MAC address of the SYN.
+    from: [u8; 6],
     tries: u32,
     again: Instant,
 }
@@ -134,13 +136,13 @@ impl ListenTable {
         self.entries.get(&port).copied()
     }
 
-    /// Answers a SYN to a listening port. The SYN-ACK goes to `mac`, or waits if that is None. Returns whether the
-    /// caller must have the neighbour resolved.
+    /// Answers a SYN to a listening port, which came from the MAC address `from`. The SYN-ACK goes to `mac`, or waits if
+    /// that is None. Returns whether the caller must have the neighbour resolved.
     pub fn answer(
         &mut self,
         entry: ListenEntry,
         segment: &Segment<'_>,
-        mac: Option<[u8; 6]>,
+        (from, mac): ([u8; 6], Option<[u8; 6]>),
         ctx: &mut Ctx<'_>,
         now: Instant,
     ) -> bool {
@@ -174,17 +176,19 @@ impl ListenTable {
         }
         self.forget(ends);
         let again = now + RETRY;
-        self.stored.insert(ends, StoredHandshake { handshake, mac, tries: 1, again });
+        self.stored.insert(ends, StoredHandshake { handshake, mac, from, tries: 1, again });
         self.due.insert((again, ends));
         self.waiting += usize::from(mac.is_none());
         mac.is_none()
     }
 
-    /// Answers stored handshakes whose neighbour is resolved now. `find` looks up a MAC address.
+    /// Answers stored handshakes whose neighbour is resolved now. `find` looks up a MAC address; `answers` gets each
+    /// answered host, the MAC address of its SYN, and the one in the table.
     pub fn answer_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
         mut find: impl FnMut(IpAddr) -> Option<[u8; 6]>,
+        mut answers: impl FnMut(Ends, [[u8; 6]; 2]),
     ) {
         if self.waiting == 0 {
             return;
@@ -196,6 +200,7 @@ impl ListenTable {
             {
                 stored.mac = Some(mac);
                 self.waiting -= 1;
+                answers(*ends, [stored.from, mac]);
                 queue_syn_ack(*ends, &stored.handshake, entry.receive, mac, ctx);
             }
         }

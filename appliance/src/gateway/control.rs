@@ -72,6 +72,10 @@ pub(super) fn poll(
         let net::Counters { cookie_guesses, .. } = addresses.counters;
         addresses.counters = network.interface.counters();
         log_notices(&mut network.interface, &state.ports[i].name);
+        let refusals = network.interface.refusals();
+        if !refusals.is_empty() {
+            state.refused.take(refusals, now);
+        }
         network.report_cookie_guesses(&state.ports[i].name, cookie_guesses, now);
         report_small_paths(network, i, state);
         let generation = Some(network.interface.generation());

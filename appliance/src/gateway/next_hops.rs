@@ -6,6 +6,8 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Resolution;
+use net::foreign::{ForeignFrame, Reported};
+use net::refusal::Refusals;
 
 /// How long an address is used before the table is queried again. The table keeps its entries for a minute.
 const FRESH: Duration = Duration::from_secs(20);
@@ -25,6 +27,8 @@ struct NextHop {
     wanted: bool,
     /// When the next datagram causes a query.
     due: Instant,
+    /// MAC address of a datagram with the peer's address that came from elsewhere since the last answer.
+    foreign: Option<[u8; 6]>,
 }
 
 /// Next hops of all peers.
@@ -35,11 +39,19 @@ pub(super) struct NextHops {
     last: usize,
     /// The control plane has new queries to do.
     has_queries: bool,
+    /// Reports of stations that use the address of a peer.
+    pub refusals: Refusals,
+    reported: Reported,
 }
 
 impl NextHop {
-    fn learn(&mut self, mac: [u8; 6], routed: bool, now: Instant) {
+    /// Takes an answer of the table. Returns the frame of another station, if there was one since the last answer.
+    fn learn(&mut self, mac: [u8; 6], routed: bool, now: Instant) -> Option<ForeignFrame> {
+        let foreign = self.foreign.take().filter(|is| !routed && *is != mac);
         *self = NextHop { mac: Some(mac), routed, wanted: false, due: now + FRESH, ..*self };
+        let is = foreign?;
+        let (host, asked) = ((self.port, self.to.into()), format!("port {}", self.port));
+        Some(ForeignFrame { what: "udp_datagram", asked, host, is, says: mac })
     }
 }
 
@@ -47,7 +59,11 @@ impl NextHops {
     /// Resolves all pending queries to `mac`.
     #[cfg(test)]
     pub fn learn_wanted(&mut self, mac: [u8; 6], now: Instant) {
-        self.list.iter_mut().filter(|hop| hop.wanted).for_each(|hop| hop.learn(mac, false, now));
+        for hop in self.list.iter_mut().filter(|hop| hop.wanted) {
+            if let Some(foreign) = hop.learn(mac, false, now) {
+                foreign.note(&mut self.refusals, &mut self.reported, now);
+            }
+        }
     }
 
     /// Replaces the list of peers. Peers that stay keep their addresses.
@@ -58,12 +74,19 @@ impl NextHops {
             if list.iter().any(|hop| is_it(&hop)) {
                 continue;
             }
-            let new =
-                NextHop { port, to, mac: None, routed: false, wanted: true, due: Instant::ZERO };
+            let new = NextHop {
+                port,
+                to,
+                mac: None,
+                routed: false,
+                wanted: true,
+                due: Instant::ZERO,
+                foreign: None,
+            };
             list.push(self.list.iter().find(is_it).copied().unwrap_or(new));
         }
         self.has_queries |= list.iter().any(|hop| hop.wanted);
-        *self = NextHops { list, last: 0, has_queries: self.has_queries };
+        (self.list, self.last) = (list, 0);
     }
 
     /// The next-hop MAC address of a peer. Queries it if it is unknown or stale.
@@ -95,6 +118,7 @@ impl NextHops {
             return true;
         }
         // The peer may have moved. Query at most once a second.
+        hop.foreign = hop.mac.and(Some(mac));
         if !hop.wanted && now + FRESH >= hop.due + PATIENCE {
             hop.wanted = true;
             self.has_queries = true;
@@ -116,7 +140,10 @@ impl NextHops {
             let Some(network) = network else { continue };
             match network.interface.resolve(hop.to.into(), now) {
                 Resolution::Known(mac) => {
-                    hop.learn(mac, network.interface.is_routed(hop.to.into()), now);
+                    let routed = network.interface.is_routed(hop.to.into());
+                    if let Some(foreign) = hop.learn(mac, routed, now) {
+                        foreign.note(&mut self.refusals, &mut self.reported, now);
+                    }
                 }
                 // The answer is a frame for the control plane, which then calls this again.
                 Resolution::Pending => {}

@@ -192,6 +192,9 @@ impl UdpEngines {
     /// Passes their refusals to `take`.
     #[inline]
     pub fn take_refusals(&mut self, mut take: impl FnMut(&mut Refusals)) {
+        if !self.next_hops.refusals.is_empty() {
+            take(&mut self.next_hops.refusals);
+        }
         for slot in &mut self.slots {
             if !slot.engine.refusals().is_empty() {
                 take(slot.engine.refusals());

@@ -16,12 +16,14 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
+use crate::foreign::Reported;
 use crate::isn::{Handshake, Secret};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::listen_table::{self, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
 use crate::path_mtu::PathMtus;
 use crate::port_addresses::PortAddresses;
+use crate::refusal::Refusals;
 use crate::routes::Routes;
 use crate::seeds::Seeds;
 use crate::segment::{self, ACK, Ends, RST, SYN, Segment};
@@ -257,6 +259,11 @@ pub struct Connections {
     challenges: Challenges,
     /// End of the last time in which the machine was stopped.
     resumed: Instant,
+    /// SYNs with the address of another host.
+    foreign_syns: u64,
+    /// Their reports, and the hosts that were reported recently.
+    refusals: Refusals,
+    reported: Reported,
 }
 
 impl Connection {
@@ -295,6 +302,9 @@ impl Connections {
             narrow: NarrowStacks::default(),
             challenges: Challenges::default(),
             resumed: Instant::ZERO,
+            foreign_syns: 0,
+            refusals: Refusals::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -335,6 +345,16 @@ impl Connections {
     /// Segments with a wrong SYN cookie while cookies were accepted.
     pub fn cookie_guesses(&self) -> u64 {
         self.listening.guesses()
+    }
+
+    /// SYNs with the address of another host than their station's.
+    pub fn foreign_syns(&self) -> u64 {
+        self.foreign_syns
+    }
+
+    /// Reports of such SYNs, for the caller to take out.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        &mut self.refusals
     }
 
     /// Whether both ends of a connection offer SMC.

@@ -1,6 +1,8 @@
 //! Opens and removes connections, and dispatches received segments to them.
 
 use super::*;
+use crate::foreign::ForeignFrame;
+use alloc::format;
 
 impl Connections {
     /// Starts to connect to a peer. The search for a free local port starts at `port`, which is advanced. None without
@@ -262,8 +264,11 @@ impl Connections {
                     let (to, now) = (ctx.next_hop_mac(ends.remote), ctx.now);
                     let mtu = ctx.mtu_to(ends.remote);
                     let mut listener = ctx.for_listener(mtu);
-                    if self.listening.answer(entry, segment, to, &mut listener, now) {
+                    if self.listening.answer(entry, segment, (from, to), &mut listener, now) {
                         ctx.resolve_hop(ends.remote);
+                    }
+                    if let Some(to) = to {
+                        self.note_source(&ends, [from, to], ctx);
                     }
                     return None;
                 }
@@ -281,6 +286,20 @@ impl Connections {
         }
         self.refuse(packet, from, ctx);
         None
+    }
+
+    /// Counts and reports a SYN from another station: of `macs`, the first is that of the SYN, the second that of its
+    /// host by the neighbour table, to which the answer goes. Through a router any station may send.
+    pub(super) fn note_source(&mut self, ends: &Ends, macs: [[u8; 6]; 2], ctx: &Ctx<'_>) {
+        let [is, says] = macs;
+        if is == says || ctx.routes.next_hop(ends.remote) != Some(ends.remote) {
+            return;
+        }
+        self.foreign_syns += 1;
+        let asked = format!("port {}", ends.local_port);
+        let frame =
+            ForeignFrame { what: "tcp_connection", asked, host: (0, ends.remote), is, says };
+        frame.note(&mut self.refusals, &mut self.reported, ctx.now);
     }
 
     /// Answers a segment with a reset.

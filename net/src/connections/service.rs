@@ -88,8 +88,13 @@ impl Connections {
         let find = |host| neighbours.get(routes.next_hop(host)?, now);
         let (mac, mtu) = (ctx.local.mac, ctx.mtu);
         let mut listener = listen_table::Ctx { queue: &mut *ctx.queue, mac, mtu };
-        self.listening.answer_waiting(&mut listener, find);
+        let mut answered = Vec::new();
+        self.listening
+            .answer_waiting(&mut listener, find, |ends, macs| answered.push((ends, macs)));
         self.listening.poll(&mut listener, now);
+        for (ends, macs) in answered {
+            self.note_source(&ends, macs, ctx);
+        }
         while !ctx.queue.is_full()
             && let Some(key) = self.scheduled.pop_front()
         {

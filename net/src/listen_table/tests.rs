@@ -64,6 +64,17 @@ fn answer_goes_to_the_station_of_the_neighbour_table_and_to_no_other() {
     syn[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
     interface.handle_frame(&syn, now);
     assert_eq!(destinations(&mut interface, now), [PEER_MAC]);
+    let refusal = interface.refusals().pop().expect("reported");
+    let remote = ends(4000, PORT).remote;
+    let label = (refusal.who, refusal.what, refusal.reason);
+    assert_eq!(label, (Some(remote), "tcp_connection", "wrong_mac"));
+    assert!(refusal.advice.contains("02:09:09:09:09:09"), "{}", refusal.advice);
+    // Once a minute; others are counted.
+    interface.handle_frame(&syn, now);
+    assert!(interface.refusals().is_empty());
+    assert!(interface.refusals().take_more().eq([("tcp_connection", "wrong_mac", 1)]));
+    assert_eq!(interface.counters().foreign_syns, 2);
+    assert_eq!(destinations(&mut interface, now), [PEER_MAC]);
     // It forges the address of an unknown neighbour: the SYN-ACK waits for resolution.
     let mut syn = tcp(third(4000), SYN, 100, 0, &MSS, &[]);
     syn[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
@@ -73,6 +84,12 @@ fn answer_goes_to_the_station_of_the_neighbour_table_and_to_no_other() {
     let station = [2, 0, 0, 0, 0, 3];
     interface.handle_frame(&reply(station), now + RETRY / 2);
     assert_eq!(destinations(&mut interface, now + RETRY / 2), [station]);
+    assert_eq!(interface.refusals().pop().map(|refusal| refusal.who), Some(Some(third(1).remote)));
+    assert_eq!(interface.counters().foreign_syns, 3);
+    // The station of the neighbour table is not reported.
+    interface.handle_frame(&tcp(ends(4001, PORT), SYN, 100, 0, &MSS, &[]), now);
+    assert_eq!(destinations(&mut interface, now), [PEER_MAC]);
+    assert_eq!((interface.refusals().is_empty(), interface.counters().foreign_syns), (true, 3));
 }
 
 #[test]

@@ -2,14 +2,32 @@
 
 use super::neighbours::{NextHop, Verdict, mac_of_gid};
 use super::receive::Arrival;
+use super::table::Host;
 use super::wire::message::Message;
-use super::{Counted, Manager, Transport};
+use super::{Cm, Counted, Manager, Transport};
 use alloc::format;
-use core::fmt;
 use core::net::IpAddr;
 use drivers::hal::Instant;
+use net::foreign::ForeignFrame;
 use net::refusal::Refusal;
 use verbs::GidType;
+
+impl Cm {
+    /// Reports a frame of another station with the address of a host, once a minute for each host. `what` is a label,
+    /// as [`Refusal::what`]; `macs` are the frame's MAC address and that of the host by the neighbour table.
+    pub fn note_foreign(
+        &mut self,
+        what: &'static str,
+        host: Host,
+        macs: [[u8; 6]; 2],
+        now: Instant,
+    ) {
+        let [is, says] = macs;
+        let asked = format!("port {}", host.0);
+        let frame = ForeignFrame { what, asked, host, is, says };
+        frame.note(&mut self.refusals, &mut self.neighbours.reported, now);
+    }
+}
 
 impl<T: Transport + ?Sized> Manager<'_, T> {
     /// Checks whether a message is from its source address's host.
@@ -49,19 +67,8 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
     /// Counts and reports a message that another station sent in the name of a host.
     pub(super) fn note_foreign(&mut self, arrival: &Arrival, next_hop: NextHop, now: Instant) {
         self.over.count(Counted::WrongPeer);
-        let (what, reason) = ("rdma_connection", "wrong_mac");
-        if !self.cm().neighbours.should_report(arrival.host(), now) {
-            return self.cm().refusals.count(what, reason, 1);
-        }
-        let (is, says) = (Mac(arrival.source_mac.unwrap_or_default()), Mac(next_hop.mac));
-        let advice = format!(
-            "the frame came from MAC address {is}, but ARP or neighbour discovery finds {says} for its address: find the \
-             second station with this address; if it is a second card of the same host, let each card answer ARP for its \
-             own addresses only (Linux: arp_ignore=1, arp_announce=2)"
-        );
-        let (who, asked) = (Some(arrival.source), format!("port {}", arrival.place));
-        let refusal = Refusal { who, what, asked, reason, advice: advice.into() };
-        self.cm().refusals.push(refusal);
+        let is = arrival.source_mac.unwrap_or_default();
+        self.cm().note_foreign("rdma_connection", arrival.host(), [is, next_hop.mac], now);
     }
 
     /// Takes an answer of the neighbour table of the port at a place: the next hop to a host, and whether that is a
@@ -91,7 +98,7 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
         }
         (0..dropped).for_each(|_| self.over.count(Counted::NoWayBack));
         let (what, reason) = ("rdma_connection", "no_way_back");
-        if !self.cm().neighbours.should_report(host, now) {
+        if !self.cm().neighbours.reported.should_report(host, now) {
             return self.cm().refusals.count(what, reason, dropped as u64);
         }
         let advice = "no station answers ARP or neighbour discovery for this address, or no network and no gateway \
@@ -108,15 +115,5 @@ impl<T: Transport + ?Sized> Manager<'_, T> {
                 Err(()) => self.over.count(Counted::NoWayBack),
             }
         }
-    }
-}
-
-/// A MAC address in text.
-struct Mac([u8; 6]);
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }

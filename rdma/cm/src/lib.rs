@@ -74,6 +74,7 @@ mod timers;
 mod user;
 pub mod wire;
 
+pub use neighbours::mac_of_gid;
 pub use receive::Arrival;
 
 use alloc::collections::VecDeque;

@@ -10,6 +10,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
+use net::foreign::Reported;
 
 /// Most hosts that are remembered.
 const MAX_KNOWN: usize = 1024;
@@ -27,10 +28,6 @@ const MAX_WANTED: usize = 256;
 /// Most recent requests that are remembered, and time between two requests for a host.
 const MAX_REQUESTED: usize = 256;
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two reports of a station that uses another host's address, and most addresses for which it is
-/// remembered.
-const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-const MAX_REPORTED: usize = 64;
 
 /// The next hop to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +84,8 @@ pub struct Neighbours {
     released: VecDeque<Held>,
     wanted: VecDeque<Host>,
     requested: VecDeque<(Host, Instant)>,
-    reported: VecDeque<(Host, Instant)>,
+    /// Hosts that were reported recently.
+    pub reported: Reported,
 }
 
 impl Neighbours {
@@ -208,17 +206,6 @@ impl Neighbours {
         let Held { arrival, mad, since } = self.released.pop_front()?;
         Some(if now.since(since) < MAX_WAIT { Ok((arrival, mad)) } else { Err(()) })
     }
-
-    /// Whether to report another station's use of a host's address now.
-    pub fn should_report(&mut self, host: Host, now: Instant) -> bool {
-        self.reported.retain(|&(_, at)| now.since(at) < REPORT_INTERVAL);
-        if self.reported.len() == MAX_REPORTED || self.reported.iter().any(|(one, _)| *one == host)
-        {
-            return false;
-        }
-        self.reported.push_back((host, now));
-        true
-    }
 }
 
 /// The MAC address in a link-local GID of RoCEv1. Linux uses no neighbour table there (`rdma_get_ll_mac`), and the host
@@ -321,13 +308,5 @@ mod tests {
             let wanted = core::iter::from_fn(|| neighbours.next_wanted());
             assert_eq!(wanted.count(), requested, "{millis} ms");
         }
-    }
-
-    #[test]
-    fn foreign_station_is_reported_once_a_minute() {
-        let mut neighbours = Neighbours::default();
-        let reports =
-            [0, 1, 59_999, 60_000].map(|millis| neighbours.should_report(host(1), at(millis)));
-        assert_eq!(reports, [true, false, false, true]);
     }
 }

@@ -65,6 +65,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Timers, TransmitProgress};
 use handle_table::HandleTable;
+use management::AddressCheck;
 use memory::Memory;
 use port::Port;
 use qp::{Ctx, Qp};
@@ -104,9 +105,8 @@ pub struct Roce {
     /// The bits of the place in a queue pair number.
     qpn_slots: u32,
     cm: Cm,
-    /// Queue pairs (slot, port, peer) that received packets from another MAC address than the peer's. The neighbour
-    /// table is to confirm the peer's address.
-    address_checks: VecDeque<(usize, usize, IpAddr)>,
+    /// Queue pairs that received packets from another MAC address than the peer's.
+    address_checks: VecDeque<AddressCheck>,
     /// PSN of the next MAD.
     mad_psn: u32,
     events: VecDeque<AsyncEvent>,

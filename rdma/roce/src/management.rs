@@ -17,6 +17,20 @@ use verbs::{ConnectionId, PathMtu, QpId, QpState, QpType, VerbsError};
 /// Most queue pairs whose peer's MAC address waits for the neighbour table.
 const MAX_ADDRESS_CHECKS: usize = 64;
 
+/// A packet for a queue pair from another MAC address than its peer's. The neighbour table is to confirm the address of
+/// the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AddressCheck {
+    /// Place of the queue pair.
+    slot: usize,
+    port: usize,
+    peer: IpAddr,
+    /// MAC address of the packet.
+    mac: [u8; 6],
+    /// When it arrived.
+    at: Instant,
+}
+
 impl Transport for Roce {
     fn cm(&self) -> &Cm {
         &self.cm
@@ -81,15 +95,19 @@ impl Roce {
     pub fn learn_neighbour(&mut self, port: usize, host: IpAddr, mac: [u8; 6], routed: bool) {
         Manager::of(self).learn_neighbour(port, host, mac, routed);
         for _ in 0..self.address_checks.len() {
-            let Some(check @ (slot, at, peer)) = self.address_checks.pop_front() else { break };
-            if (at, peer) != (port, host) {
+            let Some(check) = self.address_checks.pop_front() else { break };
+            if (check.port, check.peer) != (port, host) {
                 self.address_checks.push_back(check);
                 continue;
             }
             let is_peer = |qp: &&mut Qp| qp.port == port && qp.remote() == Some(host);
-            if let Some(qp) = self.qps.at_mut(slot).filter(is_peer) {
+            if let Some(qp) = self.qps.at_mut(check.slot).filter(is_peer) {
                 qp.routed = routed;
                 qp.readdress(mac);
+                if !routed && check.mac != mac {
+                    let macs = [check.mac, mac];
+                    self.cm.note_foreign("rdma_packet", (port, host), macs, check.at);
+                }
             }
         }
     }
@@ -101,7 +119,7 @@ impl Roce {
 
     /// The neighbour table of a port failed to resolve a host.
     pub fn lose_neighbour(&mut self, port: usize, host: IpAddr, now: Instant) {
-        self.address_checks.retain(|&(_, at, peer)| (at, peer) != (port, host));
+        self.address_checks.retain(|check| (check.port, check.peer) != (port, host));
         Manager::of(self).lose_neighbour(port, host, now);
     }
 
@@ -110,20 +128,24 @@ impl Roce {
         self.cm.next_wanted()
     }
 
-    /// Handles a packet for the queue pair in `slot` with its peer's IP address and another MAC address. The peer may
-    /// have moved, or be behind several routers: requests its address from the neighbour table.
+    /// Handles a packet for the queue pair in `slot` with its peer's IP address and another MAC address, `mac`. The peer
+    /// may have moved, or be behind several routers: requests its address from the neighbour table.
     #[cold]
-    pub(super) fn check_address(&mut self, slot: usize, port: usize, now: Instant) {
-        let Some(host) = self.qps.at_mut(slot).and_then(|qp| qp.remote()) else { return };
-        let check = (slot, port, host);
-        if self.address_checks.contains(&check) {
-            return self.cm.ask_for(port, host, now);
+    pub(super) fn check_address(&mut self, slot: usize, port: usize, mac: [u8; 6], now: Instant) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(peer) = qp.remote() else { return };
+        if let Some(own) = qp.mac_of_gid() {
+            // The neighbour table has no say.
+            return self.cm.note_foreign("rdma_packet", (port, peer), [mac, own], now);
         }
-        if self.address_checks.len() == MAX_ADDRESS_CHECKS {
-            self.address_checks.pop_front();
+        let is_it = |one: &AddressCheck| (one.slot, one.port, one.peer) == (slot, port, peer);
+        if !self.address_checks.iter().any(is_it) {
+            if self.address_checks.len() == MAX_ADDRESS_CHECKS {
+                self.address_checks.pop_front();
+            }
+            self.address_checks.push_back(AddressCheck { slot, port, peer, mac, at: now });
         }
-        self.address_checks.push_back(check);
-        self.cm.ask_for(port, host, now);
+        self.cm.ask_for(port, peer, now);
     }
 
     /// Limits the path to `ip` to packets of `mtu` bytes (layer 3), until `until`.

@@ -13,8 +13,8 @@ use super::wire::header_prediction::HeaderPrediction;
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use verbs::{
-    CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
-    QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
+    CompletedOperation, Completion, ConnectionId, CqId, GidType, PathMtu, PdId, QpId, QpInit,
+    QpState, QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
 };
 
 /// The provider's state that a queue pair works on.
@@ -150,6 +150,13 @@ impl Qp {
     /// Address of the peer.
     pub fn remote(&self) -> Option<IpAddr> {
         self.peer.as_ref().map(|peer| peer.template.remote().address())
+    }
+
+    /// The MAC address in the peer's GID, if the queue pair uses RoCEv1 and the GID has one.
+    pub fn mac_of_gid(&self) -> Option<[u8; 6]> {
+        let template = &self.peer.as_ref()?.template;
+        let is_v1 = template.gid_type() == GidType::RoceV1;
+        ::cm::mac_of_gid(template.remote().address()).filter(|_| is_v1)
     }
 
     /// Changes the MAC address of the peer.

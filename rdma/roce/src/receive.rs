@@ -168,7 +168,7 @@ impl Roce {
             if qp.routed {
                 qp.expected = HeaderPrediction::new(&peer.template, frame.source_mac());
             } else if frame.source_mac() != *peer.template.remote_mac() {
-                self.check_address(slot, number, now);
+                self.check_address(slot, number, frame.source_mac(), now);
                 return Err(DropReason::WrongPeer);
             }
         }

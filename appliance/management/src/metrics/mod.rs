@@ -132,7 +132,7 @@ const DISK_FAMILIES: [DiskFamily; 7] = [
 /// A counter of a port's IP interface: metric name, help, and value.
 type IpFamily = (&'static str, &'static str, fn(&net::Counters) -> u64);
 
-const IP_FAMILIES: [IpFamily; 7] = [
+const IP_FAMILIES: [IpFamily; 8] = [
     ("isthmus_ip_receive_frames_total", "Frames delivered to the IP interface.", |c| c.rx_frames),
     (
         "isthmus_ip_filtered_total",
@@ -157,6 +157,11 @@ const IP_FAMILIES: [IpFamily; 7] = [
         "isthmus_tcp_cookie_guesses_total",
         "TCP segments with a wrong SYN cookie during a SYN flood.",
         |c| c.cookie_guesses,
+    ),
+    (
+        "isthmus_tcp_foreign_syns_total",
+        "TCP connection requests with the address of a host, from another MAC address than the host's.",
+        |c| c.foreign_syns,
     ),
 ];
 

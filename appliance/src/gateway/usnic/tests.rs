@@ -177,6 +177,59 @@ fn unknown_senders_and_damaged_datagrams_are_dropped() {
     assert_eq!(lab.control, 1);
 }
 
+/// A station with the address and the ports of the peer, and another MAC address.
+#[test]
+fn datagrams_of_another_station_are_dropped_counted_and_reported_once_a_minute() {
+    let mut lab = Lab::new("services = [\"echo\"]");
+    lab.send(9, b"one");
+    lab.run(Duration::from_millis(5));
+    assert_eq!(lab.came().len(), 1);
+    let wrong = |lab: &mut Lab| lab.plane.udp_engines.statuses()[0].losses.wrong_mac;
+    assert_eq!(wrong(&mut lab), 0);
+    let mut refused = Vec::new();
+    // The table is asked once a second.
+    lab.now = lab.now + Duration::from_secs(2);
+    for (seconds, reports) in [(30, 1), (31, 1), (31, 2)] {
+        lab.from = [2, 9, 9, 9, 9, 9];
+        let before = wrong(&mut lab);
+        lab.send(9, b"two");
+        lab.run(Duration::from_millis(20));
+        assert!(wrong(&mut lab) > before);
+        assert_eq!(lab.came(), []);
+        assert!(lab.plane.udp_engines.next_hops.take_queries(), "the peer may have moved");
+        // The table still has the address of the peer.
+        let now = lab.now;
+        lab.plane.udp_engines.next_hops.learn_wanted(PEER_MAC, now);
+        let refusals = |refusals: &mut Refusals| refused.extend(refusals.pop());
+        lab.plane.udp_engines.take_refusals(refusals);
+        assert_eq!(refused.len(), reports, "{seconds}");
+        // What the peer itself sends arrives.
+        lab.from = PEER_MAC;
+        lab.run(Duration::from_millis(500));
+        assert_eq!(lab.came().len(), 1);
+        lab.now = lab.now + Duration::from_secs(seconds);
+    }
+    let refusal = &refused[0];
+    let label = (refusal.who, refusal.what, refusal.reason);
+    assert_eq!(label, (Some(PEER.into()), "udp_datagram", "wrong_mac"));
+    assert!(refusal.advice.contains("02:09:09:09:09:09"), "{}", refusal.advice);
+}
+
+/// The MTU of the network is below that of the interface.
+#[test]
+fn packets_obey_the_mtu_of_the_network_and_grow_again() {
+    let mut lab = Lab::new("services = \"echo\"");
+    let local = lab.plane.ports[0].local.clone();
+    for (passes, longest) in [(1400, 1414), (9000, 1514)] {
+        lab.longest = 0;
+        lab.plane.set_addresses(0, &local, [passes, 9000]);
+        lab.send(9, &message(30_000));
+        lab.run(Duration::from_millis(60));
+        assert_eq!(lab.came(), [(9, message(30_000))]);
+        assert_eq!(lab.longest, longest);
+    }
+}
+
 #[test]
 fn data_and_acknowledgements_are_steered_to_a_receive_queue() {
     let lab = Lab::new("");

@@ -207,10 +207,26 @@ fn packet_of_a_queue_pair_counts_only_from_its_peers_station() {
         assert_eq!((wrong_peer(&pair), answer(&mut pair)), (1, None));
         assert!(pair.nodes[0].completions().is_empty());
         assert_eq!(pair.nodes[0].roce.next_stranger(), Some((0, host)));
+        assert!(pair.nodes[0].roce.refusals().pop().is_none(), "the peer may have moved");
         // The table still has the old address.
         pair.nodes[0].roce.learn_neighbour(0, host, own, false);
-        pair.deliver(0, &from(OTHER_MAC, &packet));
-        assert_eq!(wrong_peer(&pair), 2);
+        let refusal = pair.nodes[0].roce.refusals().pop().expect("reported");
+        let label = (refusal.who, refusal.what, refusal.reason);
+        assert_eq!(label, (Some(host), "rdma_packet", "wrong_mac"));
+        assert!(refusal.advice.contains("02:09:09:09:09:09"), "{}", refusal.advice);
+        // Another report follows after a minute.
+        for (seconds, reports) in [(1, 0), (58, 0), (1, 1)] {
+            pair.network.now = pair.network.now + Duration::from_secs(seconds);
+            pair.deliver(0, &from(OTHER_MAC, &packet));
+            let roce = &mut pair.nodes[0].roce;
+            assert_eq!(roce.next_stranger(), Some((0, host)));
+            roce.learn_neighbour(0, host, own, false);
+            let refusals = core::iter::from_fn(|| roce.refusals().pop());
+            assert_eq!(refusals.count(), reports, "{seconds}");
+        }
+        let more = pair.nodes[0].roce.refusals().take_more();
+        assert!(more.eq([("rdma_packet", "wrong_mac", 2)]));
+        assert_eq!(wrong_peer(&pair), 4);
         pair.deliver(0, &packet);
         assert_eq!(answer(&mut pair).unwrap()[..6], own);
         assert_eq!(pair.nodes[0].completions().len(), 1);
@@ -225,6 +241,7 @@ fn queue_pair_follows_its_peer_to_another_station() {
         let packet = sent(&mut pair);
         pair.deliver(0, &from(OTHER_MAC, &packet));
         pair.nodes[0].roce.learn_neighbour(0, host, OTHER_MAC, false);
+        assert!(pair.nodes[0].roce.refusals().pop().is_none());
         pair.deliver(0, &from(OTHER_MAC, &packet));
         assert_eq!(answer(&mut pair).unwrap()[..6], OTHER_MAC);
         assert_eq!(pair.nodes[0].completions().len(), 1);

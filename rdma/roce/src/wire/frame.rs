@@ -45,6 +45,14 @@ impl Network {
         }
     }
 
+    /// Kind of its addresses.
+    pub const fn gid_type(self) -> GidType {
+        match self {
+            Network::Grh => GidType::RoceV1,
+            Network::Ipv4 | Network::Ipv6 => GidType::RoceV2,
+        }
+    }
+
     /// Always false: no network header is empty.
     pub const fn is_empty(self) -> bool {
         false
@@ -182,10 +190,7 @@ impl<'a> Frame<'a> {
 
     /// Kind of the addresses.
     pub const fn gid_type(&self) -> GidType {
-        match self.network {
-            Network::Grh => GidType::RoceV1,
-            _ => GidType::RoceV2,
-        }
+        self.network.gid_type()
     }
 }
 
@@ -291,6 +296,11 @@ impl Template {
             header[udp + 2..udp + 4].copy_from_slice(&UDP_PORT.to_be_bytes());
         }
         Template { bytes, network, sum }
+    }
+
+    /// Encapsulation.
+    pub const fn gid_type(&self) -> GidType {
+        self.network.gid_type()
     }
 
     /// Destination GID.

@@ -83,6 +83,10 @@ pub struct Lab {
     pub peer: Engine,
     pub endpoint: EndpointId,
     pub now: Instant,
+    /// MAC address of the frames of the peer.
+    pub from: [u8; 6],
+    /// Bytes of the longest frame that the plane has sent.
+    pub longest: usize,
     /// Frames passed to the control plane.
     pub control: usize,
 }
@@ -151,7 +155,8 @@ impl Lab {
         let mut endpoint = EndpointConfig::new(0, 1 << 32 | 1, 1 << 32, ours);
         endpoint.layout = config.usnic[0].layout.0;
         let endpoint = peer.add_endpoint(&endpoint, now).unwrap();
-        Lab { plane, config, ends, peer, endpoint, now, control: 0 }
+        let from = PEER_MAC;
+        Lab { plane, config, ends, peer, endpoint, now, from, longest: 0, control: 0 }
     }
 
     /// Carries frames between the peer and the plane.
@@ -166,7 +171,7 @@ impl Lab {
             };
             let from = SocketAddrV4::new(PEER, port);
             let headers =
-                datagram::headers([PEER_MAC, OUR_MAC], from, out.to, out.header(), out.payload());
+                datagram::headers([self.from, OUR_MAC], from, out.to, out.header(), out.payload());
             let mut frame = headers.unwrap().to_vec();
             frame.extend(out.header());
             for window in out.payload() {
