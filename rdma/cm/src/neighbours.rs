@@ -278,6 +278,17 @@ mod tests {
         assert_eq!(verdict, Verdict::Genuine(routed), "two routers");
     }
 
+    /// A card does not report the MAC address of a message: the table alone decides where the answer goes.
+    #[test]
+    fn message_without_a_mac_address_waits_for_the_table() {
+        let mut neighbours = Neighbours::default();
+        assert_eq!(neighbours.check_sender(host(1), None, at(0)), Verdict::Unknown);
+        neighbours.learn(host(1), next_hop(1));
+        assert_eq!(neighbours.check_sender(host(1), None, at(0)), Verdict::Genuine(next_hop(1)));
+        assert_eq!(neighbours.check_sender(host(1), None, at(20_000)), Verdict::Unknown, "too old");
+        assert_eq!(neighbours.check_sender(host(2), None, at(0)), Verdict::Unknown);
+    }
+
     #[test]
     fn held_messages_are_bounded_in_number_source_and_time() {
         let mut neighbours = Neighbours::default();

@@ -16,6 +16,7 @@ mod room;
 mod scale;
 mod shared_acks;
 mod small_paths;
+mod stations;
 mod transport;
 mod wire;
 mod wrap;

@@ -8,6 +8,7 @@ use crate::wire::vectors::vector;
 use crate::wire::{Decline, Reason};
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use netsim::Node as _;
 use proptest::prelude::*;
 use std::vec::Vec;
 use verbs::{
@@ -32,9 +33,8 @@ pub(super) fn forge_if_alive(w: &mut World, bytes: &[u8]) {
     }
 }
 
-fn post(w: &mut World, operation: SendOperation<'_>) {
-    let qp = w.hosts[1].engine.queue_pair(0, 0).unwrap();
-    let request = SendRequest {
+fn request(operation: SendOperation<'_>) -> SendRequest<'_> {
+    SendRequest {
         id: 0,
         operation,
         signaled: true,
@@ -42,8 +42,12 @@ fn post(w: &mut World, operation: SendOperation<'_>) {
         datagram: None,
         carries: None,
         ack_lazily: false,
-    };
-    w.hosts[1].roce.post_send(qp, &request).unwrap();
+    }
+}
+
+fn post(w: &mut World, operation: SendOperation<'_>) {
+    let qp = w.hosts[1].engine.queue_pair(0, 0).unwrap();
+    w.hosts[1].roce.post_send(qp, &request(operation)).unwrap();
 }
 
 /// Writes from host 1 to the beginning of the peer's buffer of a socket, without a CDC message.
@@ -349,6 +353,36 @@ fn a_peer_id_from_another_address_gets_a_group_of_its_own() {
     assert_eq!(w.hosts[0].engine.groups().count(), 2, "one of its own");
     w.with_engine(0, |engine, ctx, _| engine.close(id, ctx));
     w.transfer(1, [server, client], b"undisturbed", 100);
+}
+
+/// A frame of the peer's link with another source MAC address: that of a station with the same IP address (version 2), or
+/// the same GID (version 1).
+#[test]
+fn link_takes_nothing_from_another_station_with_the_address_of_its_peer() {
+    for version in [1, 2] {
+        netsim::label!(version);
+        let mut w = World::of_version(version, 13, [config(), config()], [1, 1]);
+        let [server, client] = w.established();
+        w.wait(SECOND);
+        // Impossible cursors: the message ends the group, once it counts.
+        let lie = Cdc { produced: Cursor { wrap: 0, count: 16 << 10 }, ..cdc(&w, client, 1) };
+        let qp = w.hosts[1].engine.queue_pair(0, 0).unwrap();
+        let bytes = lie.emit();
+        let payload = Payload::Inline(&bytes);
+        let send = SendOperation::Send { payload, with: SendWith::Nothing };
+        w.hosts[1].roce.post_send(qp, &request(send)).unwrap();
+        let now = w.network.now;
+        let genuine = w.hosts[1].poll_transmit(0, now).expect("the message");
+        let mut forged = genuine.clone();
+        forged[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+        for (frame, violations) in [(forged, 0), (genuine, 1)] {
+            w.hosts[0].handle_frame(0, &frame, now);
+            w.hosts[0].work(now);
+            assert_eq!(w.hosts[0].roce.counters().dropped.wrong_peer, 1);
+            assert_eq!(w.hosts[0].engine.counters().violations, violations);
+            assert_eq!(w.has_event(0, server, Ready::ABORTED), violations > 0);
+        }
+    }
 }
 
 #[test]
