@@ -10,6 +10,10 @@ pub trait Neighbours {
     fn address_towards(&self, remote: IpAddr, preferred: IpAddr) -> Option<IpAddr>;
     /// The next hop to `remote`.
     fn resolve(&mut self, remote: IpAddr, now: Instant) -> Resolution;
+    /// Whether the next hop to `remote` is that host itself, so that the MAC address is the host's own.
+    fn is_direct(&self, _remote: IpAddr) -> bool {
+        false
+    }
 }
 
 impl Neighbours for Interface {
@@ -23,6 +27,10 @@ impl Neighbours for Interface {
 
     fn resolve(&mut self, remote: IpAddr, now: Instant) -> Resolution {
         Interface::resolve(self, remote, now)
+    }
+
+    fn is_direct(&self, remote: IpAddr) -> bool {
+        self.next_hop(remote) == Some(remote)
     }
 }
 

@@ -5,6 +5,7 @@ use super::storage::Storage;
 use crate::families::{self, MEASURE};
 use drivers::hal::Instant;
 use net::Interface;
+use net::refusal::Refusals;
 use perf_responders::tcp_control::TcpControl;
 use perf_responders::{rping, tools};
 use provider_set::ProviderSet;
@@ -21,6 +22,11 @@ impl PerfResponders {
     fn new(provider: &mut ProviderSet) -> Result<Self, VerbsError> {
         let rping = rping::Server::new(provider)?;
         Ok(PerfResponders { rping, tools: tools::Server::new(provider)? })
+    }
+
+    /// Refused clients of the tools.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        self.tools.refusals()
     }
 
     /// Moves the bytes that clients of the tools exchange over TCP.

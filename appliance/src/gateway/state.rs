@@ -249,7 +249,8 @@ impl State {
         }
         let bridges = self.plane.bridges.iter_mut().filter_map(|one| one.device.refusals());
         let linx = self.plane.linx.as_mut().map(|linx| linx.refusals());
-        for refusals in bridges.chain(linx) {
+        let tools = self.plane.users.perf_responders.as_mut().map(|tools| tools.refusals());
+        for refusals in bridges.chain(linx).chain(tools) {
             if !refusals.is_empty() {
                 self.refused.take(refusals, now);
             }

@@ -2,10 +2,13 @@
 
 use super::endpoint::{Endpoint, RemoteEnd};
 use super::gid;
+use alloc::format;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
+use net::refusal::Refusal;
 use verbs::{Access, Ctx, PathMtu, PdId, Provider, Region, VerbsError};
 
 /// Queue pairs of a session (`--qp`).
@@ -53,6 +56,8 @@ pub struct Bench {
     pub expects_connections: bool,
     /// The peer connects its queue pairs through the connection manager.
     pub managed: bool,
+    /// Why the session ends, if the operator should know.
+    pub refusal: Option<Refusal>,
 }
 
 impl Bench {
@@ -78,7 +83,16 @@ impl Bench {
         });
         let (pd, region) = registered.inspect_err(|_| ctx.arena.free(memory))?;
         let endpoints = Vec::with_capacity(MAX_ENDPOINTS);
-        Ok(Bench { pd, region, endpoints, peer, local, expects_connections: false, managed: false })
+        Ok(Bench {
+            pd,
+            region,
+            endpoints,
+            peer,
+            local,
+            expects_connections: false,
+            managed: false,
+            refusal: None,
+        })
     }
 
     /// Creates an endpoint in state Init.
@@ -109,10 +123,55 @@ impl Bench {
             Resolution::Pending => return Ok(None),
             Resolution::Unreachable | Resolution::NoRoute => return Err(Refused),
         };
+        match self.is_of_peer(ip, mac, ctx.now, neighbours) {
+            Some(true) => {}
+            None => return Ok(None),
+            Some(false) => return Err(self.refuse_address(ip)),
+        }
         let (qpn, psn, path_mtu) = (peer.qpn, peer.psn, peer.path_mtu);
         let endpoint = self.add(ctx)?;
         endpoint.connect(ctx.provider, &RemoteEnd { qpn, psn, ip, local, mac, path_mtu })?;
         Ok(Some((local, endpoint)))
+    }
+
+    /// Whether `ip`, whose next hop is at `mac`, is an address of the peer of the control connection: that of the
+    /// connection, or another one at the same station. None while the peer is being resolved.
+    fn is_of_peer(
+        &self,
+        ip: IpAddr,
+        mac: [u8; 6],
+        now: Instant,
+        neighbours: &mut dyn Neighbours,
+    ) -> Option<bool> {
+        if ip == self.peer {
+            return Some(true);
+        }
+        // Behind a router all hosts have its MAC address.
+        if !neighbours.is_direct(ip) || !neighbours.is_direct(self.peer) {
+            return Some(false);
+        }
+        match neighbours.resolve(self.peer, now) {
+            Resolution::Known(own) => Some(own == mac),
+            Resolution::Pending => None,
+            Resolution::Unreachable | Resolution::NoRoute => Some(false),
+        }
+    }
+
+    /// A client must not direct packets to a host other than itself.
+    #[cold]
+    fn refuse_address(&mut self, ip: IpAddr) -> Refused {
+        let advice = format!(
+            "the tool's GID is {ip}, which is neither the address of its TCP connection nor one of the same MAC address: let \
+             the client use a GID of the card over which it reaches this appliance (perftest `-x`, ibv_rc_pingpong `-g`)"
+        );
+        self.refusal = Some(Refusal {
+            who: Some(self.peer),
+            what: "measurement",
+            asked: format!("GID {ip}"),
+            reason: "gid_of_another_host",
+            advice: advice.into(),
+        });
+        Refused
     }
 
     /// Handles completions and returns how many. An error ends a queue pair.

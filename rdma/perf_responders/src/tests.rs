@@ -28,6 +28,88 @@ impl Neighbours for Known {
     }
 }
 
+/// Neighbour table with two addresses of the client, 10.0.0.2 and fe80::2, and another host. All other hosts are behind
+/// a router, which is the client.
+struct Several {
+    client: [u8; 6],
+    /// Lookups of the client that are pending.
+    pending: usize,
+}
+
+impl Neighbours for Several {
+    fn address_towards(&self, _: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
+        Some(preferred)
+    }
+    fn resolve(&mut self, ip: IpAddr, _: Instant) -> Resolution {
+        if ip == IpAddr::from([10, 0, 0, 3]) {
+            return Resolution::Known([2, 0, 0, 0, 0, 3]);
+        }
+        if ip == IpAddr::from([10, 0, 0, 2]) && self.pending > 0 {
+            self.pending -= 1;
+            return Resolution::Pending;
+        }
+        Resolution::Known(self.client)
+    }
+    fn is_direct(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => ip.octets()[..3] == [10, 0, 0],
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        }
+    }
+}
+
+/// A client names a GID over TCP. The responder sends only to the client itself: to the address of the TCP connection, or
+/// to another address of the same MAC address.
+#[test]
+fn gid_of_another_host_is_refused_with_the_reason() {
+    let mapped = |last: u8| format!("00000000000000000000ffff0a0000{last:02x}");
+    let link_local = String::from("fe800000000000000000000000000002");
+    let routed = String::from("fd000000000000000000000000000009");
+    let perftest_key = |gid: &str| {
+        let bytes: Vec<&str> = (0..16).map(|n| &gid[2 * n..2 * n + 2]).collect();
+        format!("0000:0001:000011:7ce4e5:0003a2f1:00007f1c5e1c5000:{}:00000000:\0", bytes.join(":"))
+    };
+    for (gid, is_own) in
+        [(mapped(2), true), (link_local, true), (mapped(3), false), (routed, false)]
+    {
+        for tool in ["pingpong", "perftest"] {
+            netsim::label!(gid, tool);
+            let mut pair = Pair::new(9, 1500, false);
+            let mut server = Server::new(&mut pair.nodes[0].roce).unwrap();
+            let (peer, local, client) = (pair.nodes[1].ip, pair.nodes[0].ip, pair.nodes[1].mac);
+            let mut neighbours = Several { client, pending: 1 };
+            let (answered, ended) = with_server(&mut pair, &mut server, |server, ctx| {
+                let id = server.open(perftest::PORT, peer, local, ctx).unwrap();
+                let before = match tool {
+                    "pingpong" => {
+                        server.receive(id, format!("0000:000011:123456:{gid}\0").as_bytes());
+                        0
+                    }
+                    _ => {
+                        // Version, cycle buffer and cache line, path MTU.
+                        let begin = [&b"4.5"[..], &[0; 13 + 4 + 4], b"3\0"].concat();
+                        server.receive(id, &begin);
+                        server.advance(id, ctx, &mut neighbours);
+                        server.receive(id, perftest_key(&gid).as_bytes());
+                        server.output(id).len()
+                    }
+                };
+                // The neighbour may have to be resolved first.
+                (0..3).for_each(|_| server.advance(id, ctx, &mut neighbours));
+                let answered = server.output(id).len() > before;
+                let ended = server.has_ended(id);
+                server.poll(ctx);
+                (answered, ended)
+            });
+            assert_eq!((answered, ended), (is_own, !is_own));
+            let refusal = server.refusals().pop();
+            let label = refusal.as_ref().map(|refusal| (refusal.who, refusal.reason));
+            assert_eq!(label, (!is_own).then_some((Some(peer), "gid_of_another_host")));
+            assert_eq!(server.sessions(), usize::from(is_own));
+        }
+    }
+}
+
 fn with_server<T>(
     pair: &mut Pair,
     server: &mut Server,

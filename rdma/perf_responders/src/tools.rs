@@ -10,6 +10,7 @@ use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::Neighbours;
 use net::Resolution;
+use net::refusal::Refusals;
 use verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Ctx, Provider,
     RejectReason, VerbsError,
@@ -29,7 +30,8 @@ pub struct SessionId(u32);
 pub struct Counters {
     /// Sessions opened.
     pub opened: u64,
-    /// Clients refused because sessions (of all hosts or of theirs), memory or queue pairs were exhausted.
+    /// Clients refused because sessions (of all hosts or of theirs), memory or queue pairs were exhausted, or because
+    /// they sent the GID of another host.
     pub refused: u64,
 }
 
@@ -49,6 +51,7 @@ pub struct Server {
     next: u32,
     /// Event counters.
     pub counters: Counters,
+    refusals: Refusals,
 }
 
 impl Server {
@@ -58,7 +61,13 @@ impl Server {
         provider.listen(perftest::PORT)?;
         provider.listen(qperf::PORT)?;
         let entries = Vec::with_capacity(MAX_SESSIONS);
-        Ok(Server { entries, next: 0, counters: Counters::default() })
+        let (counters, refusals) = (Counters::default(), Refusals::default());
+        Ok(Server { entries, next: 0, counters, refusals })
+    }
+
+    /// Refused clients, for the caller to take out.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        &mut self.refusals
     }
 
     /// Number of sessions.
@@ -262,7 +271,11 @@ impl Server {
 
     fn sweep<P: Provider + ?Sized>(&mut self, ctx: &mut Ctx<'_, P>) {
         while let Some(at) = self.entries.iter().position(|entry| entry.session.ended) {
-            let Entry { session, channel, .. } = self.entries.swap_remove(at);
+            let Entry { mut session, channel, .. } = self.entries.swap_remove(at);
+            if let Some(refusal) = session.bench.refusal.take() {
+                self.counters.refused += 1;
+                self.refusals.push(refusal);
+            }
             if let Some(channel) = channel {
                 channel.give_back(ctx);
             }
