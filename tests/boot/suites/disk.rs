@@ -1,4 +1,6 @@
-//! Disks: detection, names, and failures.
+//! Disks: detection, names, sizes, and failures.
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 use boot_tests::{
     boot, disks_are_nvme, disks_are_virtio, keeps_configuration, spec, without_virtio,
@@ -230,6 +232,31 @@ fn disks_are_named_by_stable_properties() -> Result<()> {
     ensure!(location.starts_with("mmio:0x"), "{disks}");
     let mut vm = boot(spec()?.append(&format!("{words}{location}")))?;
     ensure!(size(&mut vm)? == 8 << 20, "by its registers");
+    Ok(())
+}
+
+/// QEMU reports the new size of a disk behind a SCSI controller by an event.
+#[test]
+fn resized_disk_behind_a_scsi_controller_has_its_new_size() -> Result<()> {
+    if without_virtio("resized disks behind a SCSI controller", "they are virtio")? {
+        return Ok(());
+    }
+    let (resized, other) = (empty(8)?, empty(8)?);
+    let spec = spec()?.disk(Disk::new(other.path()).scsi()).disk(Disk::new(resized.path()).scsi());
+    let mut vm = boot(spec)?;
+    vm.run("show log")?.lacks("resized")?;
+    vm.qmp.execute("block_resize", json!({"node-name": "disk1", "size": 16 << 20}))?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let disks = vm.run("show disks --json")?.json()?;
+        ensure!(disks[0]["size"] == 8 << 20, "{disks}");
+        if disks[1]["size"] == 16 << 20 {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the disk keeps its size: {disks}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    vm.run("show log")?.contains("disk1: resized to 32768 sectors")?;
     Ok(())
 }
 

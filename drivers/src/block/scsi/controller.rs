@@ -362,6 +362,11 @@ impl<A: Adapter> Controller<A> {
             of.for_each(|unit| unit.capacity_stale = true);
         });
         let last = self.share - 1;
+        // A unit without requests is not polled otherwise.
+        let reads = matches!(self.units[unit].slots[usize::from(last)], Work::Capacity { .. });
+        if reads && !self.broken {
+            self.take_all();
+        }
         let state = &mut self.units[unit];
         let idle = matches!(state.slots[usize::from(last)], Work::Free);
         if !self.broken && idle && core::mem::take(&mut state.capacity_stale) {
