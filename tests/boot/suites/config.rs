@@ -141,11 +141,16 @@ fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
 }
 
 /// The saved document restricts an export that the VMM's document leaves open, and its disk is missing, failing or
-/// ambiguous.
+/// ambiguous. A client has written a document to its own disk, which opens an export. (A silent config disk is a case of
+/// the suite `save`.)
 #[test]
 fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
     let saved = "[http]\nhosts = \"10.0.2.2\"\n[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n[[export]]\nname = \"a\"\nvolume = \"ledger\"\nhosts = \"10.0.0.7\"\n";
-    let open = "[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n";
+    let open = "[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n[[volume]]\nname = \"data\"\ndisk = \"serial:client\"\n";
+    let forged = disk_with(
+        "[system]\nhostname = \"owned\"\n[[volume]]\nname = \"ledger\"\nsize = \"1MiB\"\n[[export]]\nname = \"a\"\nvolume = \"ledger\"\n",
+    )?;
+    let of_client = || Disk::new(forged.path()).serial("client");
     let named = ["-fw_cfg", "name=opt/isthmus/config-disk,string=serial:mine"];
     let disk = disk_with(saved)?;
     let mine = || Disk::new(disk.path()).serial("mine");
@@ -157,19 +162,22 @@ fn a_config_disk_that_cannot_be_read_leaves_nothing_open() -> Result<()> {
         (vec![mine().fault(fault)], "I/O error"),
         (vec![mine(), twice], "the same serial number"),
     ] {
-        let spec = spec()?.config(open).extra(named);
+        let spec = spec()?.config(open).extra(named).disk(of_client());
         let spec = disks.into_iter().fold(spec, |spec, disk| spec.disk(disk));
         let (mut vm, server) = with_http(spec)?;
         vm.run("show log")?.contains(reason)?.contains("nothing is exported")?;
         vm.run("show config")?.contains("# Closed")?.contains(reason)?;
         vm.run("show exports")?.contains("(none)")?;
+        hostname_is(&mut vm, "isthmus")?;
         let ready = launch::http::get(server, "/readyz")?;
         ensure!(ready.status == 503 && ready.body.contains(reason), "/readyz: {}", ready.body);
         let status = launch::http::get(server, "/status")?;
         ensure!(status.status == 503, "/status: {}", status.body);
     }
-    let (mut vm, _) = with_http(spec()?.config(open).extra(named).disk(mine()))?;
+    let spec = spec()?.config(open).extra(named).disk(of_client()).disk(mine());
+    let (mut vm, _) = with_http(spec)?;
     vm.run("show exports")?.contains("10.0.0.7/32")?.lacks("everybody")?;
+    hostname_is(&mut vm, "isthmus")?;
     Ok(())
 }
 

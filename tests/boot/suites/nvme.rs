@@ -258,3 +258,24 @@ fn a_drive_with_a_small_limit_of_transfers_works() -> Result<()> {
     vm.run("show log")?.lacks("ERROR")?;
     Ok(())
 }
+
+/// QEMU's zoned namespace beside a usual one.
+#[test]
+fn zoned_namespace_is_refused_by_name() -> Result<()> {
+    let (usual, zoned) = (disk(8)?, disk(16)?);
+    let backend = json!({
+        "node-name": "zoned", "driver": "raw",
+        "file": {"driver": "file", "filename": zoned.path()},
+    });
+    let namespace = json!({
+        "driver": "nvme-ns", "drive": "zoned", "bus": "nvme0", "nsid": 2,
+        "zoned": true, "zoned.zone_size": 1 << 20,
+    });
+    let words = ["-blockdev".into(), backend.to_string(), "-device".into(), namespace.to_string()];
+    let mut vm = boot(spec()?.disk(Disk::new(usual.path()).nvme(0, 1)).extra(words))?;
+    vm.run("show log")?.contains("/2: the namespace is of zoned command set (CSI 2)")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    let count = disks.as_array().map(Vec::len);
+    ensure!(count == Some(1) && disks[0]["size"] == 8 << 20, "{disks:#}");
+    Ok(())
+}

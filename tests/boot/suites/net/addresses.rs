@@ -7,12 +7,16 @@ use anyhow::{Context, Result, ensure};
 use boot_tests::peer::Peer;
 use boot_tests::{boot, spec};
 use launch::qemu::Vm;
+use serde_json::json;
 use smoltcp::wire::{Icmpv6Packet, IpAddress, Ipv4Packet, TcpPacket, UdpPacket};
 
 const OURS: [u8; 6] = super::APPLIANCE_MAC;
 const STATION: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const SERVER: [u8; 4] = [10, 7, 0, 1];
 const ADDRESS: [u8; 4] = [10, 7, 0, 50];
+/// The second server, and the address that it offers.
+const OTHER: [u8; 4] = [10, 7, 0, 2];
+const OTHER_ADDRESS: [u8; 4] = [10, 7, 0, 60];
 const ROUTER: &str = "fe80::1";
 const OWN: &str = "fd07::5054:ff:fe12:3456";
 
@@ -30,8 +34,16 @@ const MASK: (u8, &[u8]) = (1, &[255, 255, 255, 0]);
 const GATEWAY: (u8, &[u8]) = (3, &SERVER);
 const TEN_MINUTES: (u8, &[u8]) = (51, &[0, 0, 2, 88]);
 
-/// A DHCP server's message: type, options, and the field `file`.
+/// A message of the client: its type, and the server that it chooses.
+struct Heard {
+    kind: u8,
+    chosen: Option<[u8; 4]>,
+}
+
+/// A DHCP server's message: its sender, the offered address, type, options, and the field `file`.
 struct Reply {
+    server: [u8; 4],
+    address: [u8; 4],
     kind: u8,
     options: Vec<u8>,
     file: Vec<u8>,
@@ -39,8 +51,18 @@ struct Reply {
 
 impl Reply {
     fn new(kind: u8, options: &[(u8, &[u8])]) -> Reply {
-        let mut reply = Reply { kind, options: vec![53, 1, kind, 54, 4], file: Vec::new() };
-        reply.options.extend(SERVER);
+        Reply::from((SERVER, ADDRESS), kind, options)
+    }
+
+    /// As `new`, from another server.
+    fn of_other(kind: u8, options: &[(u8, &[u8])]) -> Reply {
+        Reply::from((OTHER, OTHER_ADDRESS), kind, options)
+    }
+
+    fn from((server, address): ([u8; 4], [u8; 4]), kind: u8, options: &[(u8, &[u8])]) -> Reply {
+        let own = vec![53, 1, kind, 54, 4];
+        let mut reply = Reply { server, address, kind, options: own, file: Vec::new() };
+        reply.options.extend(server);
         options.iter().for_each(|(code, value)| reply.options.extend(option(*code, value)));
         reply
     }
@@ -79,13 +101,19 @@ impl Wire {
         boot(spec()?.nic(self.peer.nic()).append(words))
     }
 
-    /// Answers ARP, neighbour solicitations and DHCP for a while. `answer` supplies the DHCP replies.
+    /// Answers ARP, neighbour solicitations and DHCP for a while. `answer` supplies the server's reply to a message of
+    /// this type.
     fn serve(&mut self, time: Duration, answer: &dyn Fn(u8) -> Option<Reply>) -> Result<()> {
+        self.serve_all(time, &|heard| answer(heard.kind).into_iter().collect())
+    }
+
+    /// As `serve`, with replies of any number of servers.
+    fn serve_all(&mut self, time: Duration, answer: &dyn Fn(&Heard) -> Vec<Reply>) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             let Some(frame) = self.peer.receive_frame(Duration::from_millis(5))? else { continue };
             if let Some(target) = asked_by_arp(&frame)
-                && (target == SERVER || self.squatted && target == ADDRESS)
+                && (target == SERVER || target == OTHER || self.squatted && target == ADDRESS)
             {
                 let sender = frame[28..32].try_into()?;
                 self.peer.send_frame(&arp_reply(target, sender))?;
@@ -104,8 +132,8 @@ impl Wire {
             {
                 let kind = bytes[242];
                 self.messages.push((kind, Instant::now()));
-                if let Some(reply) = answer(kind) {
-                    self.peer.send_frame(&dhcp(&reply, &bytes[4..8]))?;
+                for reply in answer(&Heard { kind, chosen: chosen_server(bytes) }) {
+                    self.peer.send_frame_soon(&dhcp(&reply, &bytes[4..8]))?;
                 }
             }
             self.frames.push(frame);
@@ -138,6 +166,19 @@ impl Wire {
     }
 }
 
+/// The server identifier (option 54) in a message of the client.
+fn chosen_server(message: &[u8]) -> Option<[u8; 4]> {
+    let mut options = message.get(240..)?;
+    while let [code, length, rest @ ..] = options {
+        let (value, others) = rest.split_at_checked(usize::from(*length))?;
+        if *code == 54 {
+            return value.try_into().ok();
+        }
+        options = others;
+    }
+    None
+}
+
 /// The address that a frame asks for by ARP, unless it is a probe for the sender's own address.
 fn asked_by_arp(frame: &[u8]) -> Option<[u8; 4]> {
     let asks = frame.get(12..14)? == [8, 6] && frame.get(20..22)? == [0, 1];
@@ -159,12 +200,12 @@ fn arp_reply(ip: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     [&head[..], &OURS, &target].concat()
 }
 
-/// An IPv4 packet from the server.
-fn v4(to: [u8; 4], destination: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
+/// An IPv4 packet.
+fn v4(from: [u8; 4], to: [u8; 4], destination: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let length = (20 + payload.len() as u16).to_be_bytes();
     let mut frame = [&destination[..], &STATION, &[8, 0, 0x45, 0], &length].concat();
     frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    frame.extend(SERVER);
+    frame.extend(from);
     frame.extend(to);
     Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
     frame.extend(payload);
@@ -176,7 +217,7 @@ fn dhcp(reply: &Reply, transaction: &[u8]) -> Vec<u8> {
     bytes[..3].copy_from_slice(&[2, 1, 6]);
     bytes[4..8].copy_from_slice(transaction);
     if reply.kind != NAK {
-        bytes[16..20].copy_from_slice(&ADDRESS);
+        bytes[16..20].copy_from_slice(&reply.address);
     }
     bytes[28..34].copy_from_slice(&OURS);
     bytes[108..108 + reply.file.len()].copy_from_slice(&reply.file);
@@ -185,9 +226,9 @@ fn dhcp(reply: &Reply, transaction: &[u8]) -> Vec<u8> {
     bytes.push(255);
     let length = (8 + bytes.len() as u16).to_be_bytes();
     let mut datagram = [&[0, 67, 0, 68][..], &length, &[0, 0], &bytes].concat();
-    let (from, to) = (IpAddress::Ipv4(SERVER.into()), IpAddress::Ipv4(Ipv4Addr::BROADCAST));
+    let (from, to) = (IpAddress::Ipv4(reply.server.into()), IpAddress::Ipv4(Ipv4Addr::BROADCAST));
     UdpPacket::new_unchecked(&mut datagram[..]).fill_checksum(&from, &to);
-    v4([255; 4], [255; 6], 17, &datagram)
+    v4(reply.server, [255; 4], [255; 6], 17, &datagram)
 }
 
 fn v6(
@@ -222,7 +263,7 @@ fn syn(from: &str, to: &str) -> Result<Vec<u8>> {
         (from.parse::<IpAddr>()?.into(), to.parse::<IpAddr>()?.into());
     TcpPacket::new_unchecked(&mut segment[..]).fill_checksum(&ends.0, &ends.1);
     match ends.1 {
-        IpAddress::Ipv4(to) => Ok(v4(to.octets(), OURS, 6, &segment)),
+        IpAddress::Ipv4(to) => Ok(v4(SERVER, to.octets(), OURS, 6, &segment)),
         IpAddress::Ipv6(to) => v6(from, to, OURS, 6, &segment),
     }
 }
@@ -289,6 +330,48 @@ fn one_refusal_of_a_dhcp_server_costs_two_seconds_at_most() -> Result<()> {
         _ => Reply::grant(kind, &[MASK, GATEWAY, TEN_MINUTES]),
     })?;
     vm.run("show interfaces")?.contains("10.7.0.50/24")?;
+    Ok(())
+}
+
+/// Two servers: the first one refuses what it has offered.
+#[test]
+fn refusing_dhcp_server_does_not_block_the_offer_of_another() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    wire.serve_all(Duration::from_secs(4), &|heard| match (heard.kind, heard.chosen) {
+        (DISCOVER, _) => {
+            let options = [MASK, GATEWAY, TEN_MINUTES];
+            vec![Reply::new(OFFER, &options), Reply::of_other(OFFER, &options)]
+        }
+        (REQUEST, Some(SERVER)) => vec![Reply::new(NAK, &[])],
+        (REQUEST, Some(OTHER)) => vec![Reply::of_other(ACK, &[MASK, GATEWAY, TEN_MINUTES])],
+        _ => Vec::new(),
+    })?;
+    vm.run("show interfaces")?.contains("10.7.0.60/24")?.lacks("10.7.0.50")?;
+    Ok(())
+}
+
+/// A second server answers each message with a storm of refusals, before the server that grants the lease. The client
+/// takes the lease, and confirms it after the cable was out.
+#[test]
+fn storm_of_refusals_of_another_dhcp_server_costs_no_lease() -> Result<()> {
+    let mut wire = Wire::new()?;
+    let mut vm = wire.boot("")?;
+    let both = |heard: &Heard| {
+        let mut replies: Vec<Reply> = (0..200).map(|_| Reply::of_other(NAK, &[])).collect();
+        replies.extend(Reply::grant(heard.kind, &[MASK, GATEWAY, TEN_MINUTES]));
+        replies
+    };
+    wire.serve_all(Duration::from_secs(2), &both)?;
+    vm.run("show interfaces")?.contains("10.7.0.50/24")?;
+    for up in [false, true] {
+        vm.qmp.execute("set_link", json!({"name": "net0", "up": up}))?;
+        wire.serve_all(Duration::from_millis(1500), &both)?;
+    }
+    vm.run("show interfaces")?.contains("10.7.0.50/24")?;
+    let kinds: Vec<u8> = wire.messages.iter().map(|(kind, _)| *kind).collect();
+    ensure!(kinds == [DISCOVER, REQUEST, REQUEST], "requested, and confirmed: {kinds:?}");
+    ensure!(logged(&mut vm, "(NAK)")? <= 1, "{}", vm.run("show log")?.text);
     Ok(())
 }
 
