@@ -627,45 +627,6 @@ fn addresses_are_added_and_removed() {
     assert_eq!(bench.pair.complaints(), [""; 0]);
 }
 
-/// The card does not report the MAC address of a request. So the request waits until the neighbour table has its host,
-/// and is dropped if no station answers there.
-#[test]
-fn request_waits_for_the_neighbour_table() {
-    let parameters = ConnectionParameters {
-        responder_resources: 0,
-        initiator_depth: 0,
-        retry_count: 3,
-        rnr_retry_count: 7,
-        min_rnr_timer: 12,
-    };
-    for answers in [false, true] {
-        let mut bench = Bench::new(false);
-        let (server, client) = (bench.node(0).address, bench.node(1).address);
-        let stranger: std::net::IpAddr = "10.0.0.77".parse().unwrap();
-        assert!(bench.device(1).set_addresses(&[client, stranger]));
-        bench.device(0).listen(1234).unwrap();
-        bench.pair.run(MILLISECOND);
-        let (pd, cq) = (bench.pd[1], bench.cq[1]);
-        let qp = made(&mut bench.pair.nodes[1].device, pd, cq, &mut bench.rng);
-        let (now, to) = (bench.pair.now(), std::net::SocketAddr::new(server, 1234));
-        let device = &mut bench.pair.nodes[1].device;
-        device.connect(qp, stranger, to, &parameters, b"", now, &mut bench.rng).unwrap();
-        bench.pair.run(5 * MILLISECOND);
-        assert!(bench.device(0).poll_connection_event().is_none());
-        assert_eq!(bench.device(0).next_stranger(), Some(stranger));
-        let mac = bench.node(1).mac;
-        match answers {
-            true => bench.device(0).learn_neighbour(stranger, mac, false),
-            false => bench.device(0).lose_neighbour(stranger),
-        }
-        bench.pair.run(MILLISECOND);
-        let event = bench.device(0).poll_connection_event();
-        assert_eq!(matches!(event, Some(ConnectionEvent::Request { .. })), answers, "{event:?}");
-        let refusal = bench.device(0).refusals().pop().map(|refusal| refusal.reason);
-        assert_eq!(refusal, (!answers).then_some("no_way_back"));
-    }
-}
-
 #[test]
 fn all_created_objects_are_destroyed() {
     let mut bench = Bench::new(false);
