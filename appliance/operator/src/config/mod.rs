@@ -115,8 +115,6 @@ pub fn is_secret(path: &str) -> bool {
 }
 
 #[cfg(test)]
-mod every_key_tests;
-#[cfg(test)]
 mod manual_tests;
 #[cfg(test)]
 mod mistake_tests;

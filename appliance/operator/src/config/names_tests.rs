@@ -32,8 +32,11 @@ const KEYS: &[(&str, Use)] = &[
     ("net.*.gateway", Own),
     ("ntb.*.address", Own),
     ("ntb.*.peer", Peer),
+    ("ntb.*.tcp", Peer),
+    ("ntb.*.hosts", Admission),
+    ("usnic.*.address", Own),
     ("usnic.*.hosts", Admission),
-    ("usnic.*.peer", Peer),
+    ("usnic.*.peer.*.rendezvous", Peer),
     ("linx.*.address", Peer),
     ("linx.*.hosts", Admission),
     (
