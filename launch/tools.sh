@@ -49,7 +49,7 @@ programs() {
     images) echo qemu-img ;;
     servers) echo dnsmasq chronyd rsyslogd ;;
     nbd) echo qemu-nbd nbdkit nbd-server ;;
-    prometheus) echo promtool ;;
+    prometheus) echo promtool prometheus ;;
     lint) echo rustc rustdoc cargo cargo-clippy clippy-driver cargo-fmt rustfmt ;;
     esac
 }
@@ -64,7 +64,7 @@ purpose() {
     images) echo "converting disk images" ;;
     servers) echo "name, time and log servers for the image" ;;
     nbd) echo "NBD servers for remote volumes" ;;
-    prometheus) echo "checking the rules for Prometheus" ;;
+    prometheus) echo "Prometheus, and checking its rules" ;;
     lint) echo "formatting and linting the source" ;;
     lists) echo "package lists for making guests" ;;
     vfio-user) echo "running machines with device models: a QEMU of 10.1 or later" ;;
@@ -73,7 +73,9 @@ purpose() {
 
 # Succeeds when nothing is to be unpacked for a group. (The launcher asks for `rust` only if no compiler suits it.)
 is_there() {
-    [ ! -e "$tools/stamps/$1" ] || return 0
+    # A later commit may have added programs to a group.
+    # shellcheck disable=SC2046 # words
+    if [ -e "$tools/stamps/$1" ] && has $(programs "$1"); then return 0; fi
     case $1 in
     # Only the compiler's own release will do: callers look beside the compiler first.
     rust | lint | vfio-user) return 1 ;;

@@ -22,7 +22,7 @@
 //! * [`hal`]: what drivers need of the machine, and what other crates use of drivers (ports, disks, windows, time).
 //! * A folder for each class of device, with one folder per driver: [`ethernet`], [`block`], [`entropy`], [`console`],
 //!   [`ntb`], [`dma`], [`rapidio`].
-//! * What drivers share: [`pci`], [`virtio`], [`fw_cfg`]. [`iommu`] turns off IOMMUs that firmware has left on.
+//! * What drivers share: [`pci`], [`virtio`], [`fw_cfg`], [`smbios`]. [`iommu`] turns off IOMMUs that firmware has left on.
 //! * [`driver`]: a driver, and a device that it can open. [`registry`]: the table of all drivers. [`inventory`]: the
 //!   devices of this machine.
 //!
@@ -75,5 +75,6 @@ pub mod ntb;
 pub mod pci;
 pub mod rapidio;
 pub mod registry;
+pub mod smbios;
 pub mod uhyve;
 pub mod virtio;

@@ -48,8 +48,10 @@ pub enum Purpose {
     Servers,
     /// NBD servers for remote volumes.
     Nbd,
-    /// Prometheus' tool that checks rules.
+    /// Prometheus, and its tool that checks rules.
     Prometheus,
+    /// Ansible, as a client of the API.
+    Ansible,
     /// Linux networks between machines on this host.
     Networks,
     /// libvirt's own daemons and programs.
@@ -101,6 +103,7 @@ const NEEDS: &[Need] = &[
     need(Purpose::Servers, &["servers"], &[]),
     need(Purpose::Nbd, &["nbd"], &[]),
     need(Purpose::Prometheus, &["prometheus"], &[]),
+    need(Purpose::Ansible, &[], &["ansible-core"]),
     need(Purpose::Networks, &[], &["iproute2"]),
     need(
         Purpose::Libvirt,
@@ -132,6 +135,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Servers,
     Purpose::Nbd,
     Purpose::Prometheus,
+    Purpose::Ansible,
     Purpose::Networks,
     Purpose::Libvirt,
     Purpose::Uhyve,

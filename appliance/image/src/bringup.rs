@@ -76,7 +76,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let watchdog = board::find_devices(pci, &virtio_slots, &mut inventory, &mut devices);
     let machine = board::with_console(machine, &mut inventory, &mut devices);
     let (rng, entropy) = randomness(&mut inventory, &mut devices, &machine, machine.clock())?;
-    let (fw_cfg, config_disk) = board::documents();
+    let vmm = board::documents(boot);
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
@@ -97,8 +97,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         spare: spare.into_iter().map(|core| Box::new(core) as Box<dyn SpareCore>).collect(),
         platform: Box::new(devices),
         inventory,
-        fw_cfg,
-        config_disk,
+        vmm,
         crash,
         command_line: command_line.into(),
         command_line_cut: boot.command_line_is_cut(),

@@ -24,6 +24,8 @@ pub(super) enum Role {
     Volumes,
     /// A release is being read from it.
     Release,
+    /// It holds the seed of the configuration.
+    Seed,
 }
 
 impl Role {
@@ -35,6 +37,7 @@ impl Role {
             Role::Volume => "volume",
             Role::Volumes => "volumes",
             Role::Release => "release",
+            Role::Seed => "seed",
         }
     }
 }
@@ -173,6 +176,7 @@ impl DiskSlot {
             Role::Configuration => {
                 Err(format!("{} keeps the configuration: it is never a volume", self.name))
             }
+            Role::Seed => Err(format!("{} holds the seed: it is never a volume", self.name)),
             role => Err(format!("{} is in use: {}", self.name, role.name())),
         }
     }

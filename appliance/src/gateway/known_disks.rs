@@ -211,6 +211,10 @@ impl Facts<'_> {
                 "{} is the config disk and also a volume of clients: use another disk for one of the two",
                 self.names(&found)
             )),
+            [number] if self.disks[number].role == Role::Seed => Err(format!(
+                "{} is the config disk and also the seed disk: use another disk for one of the two",
+                self.names(&found)
+            )),
             [number] => Ok(Some(number)),
             _ => Err(format!(
                 "{} have {what}: name one by its pci: address ({HOW_TO_NAME})",

@@ -104,6 +104,7 @@ mod remote_storage;
 mod rendezvous;
 mod revisions;
 mod rping;
+mod seed_disk;
 mod serve;
 mod service;
 mod services;
@@ -133,7 +134,7 @@ mod worker;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod write_way;
 
-pub use start::{Bringup, Facts};
+pub use start::{Bringup, Facts, FromVmm};
 
 use crate::console::{Console, pump, pump_at_the_end};
 use crate::log_ring::audit_button;

@@ -50,7 +50,7 @@ fn on_disk(volume: &Volume, wanted: &Config, disks: &[DiskSlot]) -> Result<(), S
     }
     let slot = &disks[number_of(disks, name)?];
     match slot.role {
-        Role::Boot | Role::Configuration => slot.check_free()?,
+        Role::Boot | Role::Configuration | Role::Seed => slot.check_free()?,
         Role::Volumes if volume.size.is_none() => {
             return Err(format!("{} holds volumes; give it a size", slot.name));
         }

@@ -374,9 +374,11 @@ unsafe fn table(address: u64) -> Option<&'static [u8]> {
     if (HEADER..=MAX_TABLE).contains(&len) { unsafe { memory(address, len) } } else { None }
 }
 
+/// Bytes of the firmware's tables; `None` if they are not in memory that is mapped one to one.
+///
 /// # Safety
 /// As for [`Tables::new`].
-unsafe fn memory(address: u64, len: usize) -> Option<&'static [u8]> {
+pub unsafe fn memory(address: u64, len: usize) -> Option<&'static [u8]> {
     let end = address.checked_add(len as u64)?;
     if address < 4096 || end > MAPPED {
         return None;

@@ -122,6 +122,13 @@ impl BootInfo {
         (screen.address != 0).then_some(screen)
     }
 
+    /// Physical address of the SMBIOS entry point, from the UEFI front end's word on the command line.
+    pub fn smbios(&self) -> Option<u64> {
+        let words = self.command_line().split_ascii_whitespace();
+        let named = words.filter_map(|word| word.strip_prefix("isthmus-smbios=")).next_back();
+        named?.parse().ok().filter(|&address| address != 0)
+    }
+
     /// Whether a part of the command line was lost: here, or in the UEFI front end, which reports it by a word.
     pub fn command_line_is_cut(&self) -> bool {
         let bytes = self.command_line.get(..self.command_line_len).unwrap_or_default();
@@ -149,6 +156,18 @@ pub fn boot_info() -> &'static BootInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn smbios_is_the_last_word_of_the_front_end() {
+        let smbios = |line: &[u8]| {
+            let mut info = BootInfo::new();
+            info.set_command_line(line);
+            info.smbios()
+        };
+        assert_eq!(smbios(b"isthmus-smbios=1 isthmus-smbios=2147065856 a"), Some(2_147_065_856));
+        assert_eq!(smbios(b"isthmus-smbios=0"), None);
+        assert_eq!(smbios(b"isthmus-smbios=x isthmus.smbios=1"), None);
+    }
 
     #[test]
     fn incomplete_command_line_is_reported() {

@@ -110,7 +110,8 @@ fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
         handover.code.get_mut(..code.len()).ok_or("the entry code is larger than its buffer")?;
     place.copy_from_slice(code);
     let mut length = read_load_options(&mut handover.command_line);
-    let words = [disk.map(|disk| disk.word()), from_slot.as_ref().map(|slot| slot.word().into())];
+    let slot = from_slot.as_ref().map(|slot| slot.word().into());
+    let words = [disk.map(|disk| disk.word()), slot, smbios()];
     for word in words.into_iter().flatten() {
         length = command_line::append(&mut handover.command_line, length, &word)
             .ok_or("the load options are too long")?;
@@ -207,6 +208,16 @@ fn screen() -> Option<String> {
     let ((width, height), pitch) = (mode.resolution(), mode.stride() * 4);
     let address = output.frame_buffer().as_mut_ptr() as u64;
     Some(format!("isthmus-screen={address},{pitch},{width},{height}"))
+}
+
+/// The SMBIOS entry point, as a word of the command line: its physical address, of the newest version available.
+fn smbios() -> Option<String> {
+    uefi::system::with_config_table(|tables| {
+        let find = |guid| tables.iter().find(|table| table.guid == guid);
+        let table =
+            find(ConfigTableEntry::SMBIOS3_GUID).or_else(|| find(ConfigTableEntry::SMBIOS_GUID))?;
+        Some(format!("isthmus-smbios={}", table.address as u64))
+    })
 }
 
 /// The physical address of the ACPI root pointer, of the newest version available.

@@ -55,6 +55,8 @@ const REACH: &[(&[&str], &[&str])] = &[
         &["matrix", "netboot", "platform", "save", "consoles"],
     ),
     (&["appliance/src/gateway/upgrade", "images/release"], &["upgrade"]),
+    (&["launch/recipes/ansible", "appliance/management/src/api"], &["fleet"]),
+    (&["launch/recipes"], &["recipes", "monitoring", "libvirt"]),
     (&["launch/src/passthrough", "launch/src/probe"], &["passthrough"]),
     (&["tests/fuzz"], &["guided"]),
     (&["drivers/src/hal", "tests/threads"], &["races"]),

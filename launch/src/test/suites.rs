@@ -110,7 +110,7 @@ const OPEN_MPI_AND_IMAGE: &[Purpose] = &[
 const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Python, Purpose::Captures];
 /// The image, and a peer in Python.
 const BOOT_PYTHON: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Python];
-/// The image, in QEMU, and Schemathesis, which is installed from PyPI below `target/`.
+/// The image, in QEMU, and programs from PyPI, which are installed below `target/`.
 const API_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::PyPi];
 /// A suite that is only compiled and run.
 const HOST: &[Purpose] = &[Purpose::Host];
@@ -136,6 +136,16 @@ const SERVERS_USED: &[Purpose] =
 const PSK_PEERS: &[Purpose] = &[Purpose::Host, Purpose::TlsPsk];
 /// The image, in QEMU, and Prometheus' `promtool`.
 const PROMTOOL: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Prometheus];
+/// The image and its disk, in QEMU, Ansible and Prometheus.
+const FLEET_USED: &[Purpose] = &[
+    Purpose::Host,
+    Purpose::Build,
+    Purpose::Run,
+    Purpose::Images,
+    Purpose::Test,
+    Purpose::Ansible,
+    Purpose::Prometheus,
+];
 /// NBD servers, on the loopback interface.
 const NBD_SERVERS: &[Purpose] = &[Purpose::Host, Purpose::Nbd];
 /// The image, in QEMU, and NBD servers.
@@ -221,9 +231,17 @@ pub(super) const SUITES: &[Suite] = &[
     boot_suite("net", 140),
     boot_suite("cores", 30),
     boot_suite("config", 40),
+    boot_suite("provisioning", 50),
     boot_suite("lifecycle", 70),
     boot_suite("host_tools", 40),
     Suite { uses: PROMTOOL, tier: Tier::Long, ..boot_suite("monitoring", 30) },
+    Suite {
+        needs: Needs::Formats,
+        uses: FLEET_USED,
+        tier: Tier::Long,
+        ..boot_suite("fleet", 600)
+    },
+    Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("recipes", 30) },
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("schemathesis", 240) },
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
     Suite { uses: TLS_USED, ..boot_suite("manual", 40) },

@@ -5,6 +5,7 @@
 
 pub mod crowd;
 pub mod peer;
+pub mod pypi;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -2,14 +2,12 @@
 //! answer against it.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use boot_tests::spec;
-use launch::{command, workspace};
+use boot_tests::{pypi, spec};
 
 use super::config::with_http;
 use super::lifecycle::USERS;
@@ -29,25 +27,9 @@ const SECONDS: u64 = 150;
 /// Time limit of all.
 const LIMIT: Duration = Duration::from_secs(SECONDS + 120);
 
-/// The Python environment below `target/`, with the program.
-fn environment() -> Result<PathBuf> {
-    let directory = workspace::target().join("tools/schemathesis");
-    let stamp = directory.join("installed");
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PROGRAM) {
-        return Ok(directory);
-    }
-    let mut make = Command::new("python3");
-    command::run(make.args(["-m", "venv", "--clear"]).arg(&directory))?;
-    let mut pip = Command::new(directory.join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    command::run(pip.args(["--only-binary", ":all:", PROGRAM]))?;
-    fs::write(&stamp, PROGRAM).context("could not write the stamp of the Python environment")?;
-    Ok(directory)
-}
-
 #[test]
 fn requests_made_of_the_description_get_the_described_answers() -> Result<()> {
-    let environment = environment()?;
+    let environment = pypi::environment("schemathesis", &[PROGRAM])?;
     let (mut vm, server) = with_http(spec()?.config(USERS))?;
     let directory = tempfile::tempdir()?;
     fs::write(directory.path().join("isthmus_hooks.py"), HOOKS)?;

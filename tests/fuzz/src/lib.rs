@@ -29,6 +29,7 @@ mod storage;
 mod tls;
 mod tls_psk;
 mod usnic;
+mod vmm;
 mod wire;
 
 use std::fs;
@@ -79,6 +80,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "answer", run: formats::answer, corpus: formats::answer_corpus },
     Target { name: "partitions", run: formats::partitions, corpus: formats::partitions_corpus },
     Target { name: "pem", run: formats::pem, corpus: formats::pem_corpus },
+    Target { name: "smbios", run: vmm::smbios, corpus: vmm::smbios_corpus },
+    Target { name: "seed", run: vmm::seed, corpus: vmm::seed_corpus },
 ];
 
 /// The target with this name.

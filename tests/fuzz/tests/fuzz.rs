@@ -171,6 +171,16 @@ fn pem() {
     run("pem", 5_000);
 }
 
+#[test]
+fn smbios() {
+    run("smbios", 20_000);
+}
+
+#[test]
+fn seed() {
+    run("seed", 5_000);
+}
+
 /// This suite would skip a target without a case, and every run would skip a directory without a target.
 #[test]
 fn every_target_has_a_case_and_every_corpus_a_target() {

@@ -187,6 +187,8 @@ fn appliance(appliance: &dyn Appliance, w: &mut Page<'_>) -> Result<(), Error> {
         "Whether the configuration was changed since it was read or saved.",
     )?
     .sample(&[], u64::from(appliance.has_unsaved()))?;
+    w.gauge("isthmus_config_trial", "Whether a commit waits for its confirmation.")?
+        .sample(&[], u64::from(appliance.lifecycle().trial.is_some()))?;
     if let Some(slots) = appliance.upgrade().slots {
         w.gauge("isthmus_upgrade_trial", "Whether the running release is on trial.")?
             .sample(&[], u64::from(slots.trial))?;

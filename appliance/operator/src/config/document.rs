@@ -2,9 +2,9 @@
 
 use super::checks::check as check_whole;
 use super::closing;
-use super::command_line;
 use super::item::{Field, Item as _};
 use super::known_secrets;
+use super::oem_strings::OemStrings;
 use super::origin::{Kind, Origin, Problem, Source};
 use super::origins::{Layer, keep_origins};
 use super::pending::{self, Entry, Pending};
@@ -16,6 +16,8 @@ use super::tree::{MAX_ENTRIES, Node, Value};
 use crate::report;
 use std::borrow::Cow;
 
+mod load;
+
 /// The sources that are read at boot. Bytes that are not TOML in UTF-8 are reported as a problem.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sources<'a> {
@@ -23,6 +25,14 @@ pub struct Sources<'a> {
     pub image: Option<&'a [u8]>,
     /// The fw_cfg file `opt/isthmus/config`.
     pub fw_cfg: Option<&'a [u8]>,
+    /// Strings of the VMM in SMBIOS.
+    pub smbios: Option<&'a OemStrings>,
+    /// The document on the seed disk.
+    pub seed: Option<&'a [u8]>,
+    /// The host name that the seed disk gives beside its document.
+    pub seed_hostname: Option<&'a str>,
+    /// Cause and remedy if a seed disk is named that cannot be used.
+    pub seed_unusable: Option<&'a str>,
     /// The document on the config disk.
     pub disk: Option<&'a [u8]>,
     /// The document saved before `disk`.
@@ -66,89 +76,6 @@ impl Default for Document {
 const CONSOLE: Origin = Origin { source: Source::Console, position: 0 };
 
 impl Document {
-    /// Merges the sources over the built-in default, and reports each mistake as a problem:
-    ///
-    /// * Unknown keys of a document are ignored, and what they may have restricted is closed.
-    /// * A document with another mistake is ignored as a whole. The copy saved before it takes its place. Without a
-    ///   copy, everything that the document may have restricted is closed.
-    /// * Wrong settings of the command line are ignored one by one.
-    pub fn load(sources: &Sources<'_>) -> (Document, Vec<Problem>) {
-        let mut document = Document::default();
-        let mut problems = Vec::new();
-        let documents = [
-            (Source::Image, [sources.image, None]),
-            (Source::FwCfg, [sources.fw_cfg, None]),
-            (Source::Disk, [sources.disk, sources.disk_before]),
-        ];
-        // Documents merged after the last unusable one.
-        let mut later = Vec::new();
-        let mut unusable = None;
-        for (source, copies) in documents {
-            let origin = Origin { source, position: 0 };
-            let mut problem = |reason: &str| {
-                let (path, accepted) = (String::new(), String::new());
-                let reason = reason.into();
-                problems.push(Problem { kind: Kind::Mistake, origin, path, reason, accepted });
-            };
-            let copies: Vec<&[u8]> = copies.into_iter().flatten().collect();
-            if copies.is_empty() {
-                let lost = match sources.disk_unreachable {
-                    None if !sources.disk_damaged => None,
-                    None => {
-                        Some("damaged, without a usable older copy; `save` writes a new document")
-                    }
-                    why => why,
-                };
-                if let Some(why) = lost.filter(|_| source == Source::Disk) {
-                    problem(why);
-                    (unusable, later) = (Some(origin), Vec::new());
-                }
-                continue;
-            }
-            let mut used = None;
-            for (age, text) in copies.into_iter().enumerate() {
-                match document.lay_over(text, source) {
-                    Ok((tree, unknown, closes)) => {
-                        problems.extend(unknown);
-                        used = Some((age, tree, closes));
-                        break;
-                    }
-                    Err(found) => problems.extend(found),
-                }
-            }
-            match used {
-                Some((age, tree, closes)) => {
-                    document.layers.push(Layer::of(source, &tree));
-                    match closes {
-                        true => (unusable, later) = (Some(origin), Vec::new()),
-                        false => later.push(tree),
-                    }
-                    if age > 0 {
-                        document.older_copy = true;
-                        let reason = "the newest document cannot be used; the one saved before it is in force";
-                        problems.push(Problem { origin, ..console_problem("", reason.into()) });
-                    }
-                }
-                None => (unusable, later) = (Some(origin), Vec::new()),
-            }
-        }
-        if let Some(origin) = unusable {
-            document.close(&later, origin);
-        }
-        problems.extend(document.apply_command_line(sources.command_line));
-        if sources.command_line_cut {
-            let origin = Origin { source: Source::CommandLine, position: 0 };
-            let reason = "too long, or not plain text: the lost part may have restricted access";
-            problems.push(Problem { origin, ..console_problem("", reason.into()) });
-            document.close(&[], origin);
-        }
-        if document.closed {
-            let mistakes = problems.iter().filter(|problem| !problem.is_warning());
-            document.reasons = mistakes.map(ToString::to_string).collect();
-        }
-        (document, problems)
-    }
-
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
@@ -453,49 +380,6 @@ impl Document {
     /// The tree without pending entries.
     pub(super) fn root_in_force(&self) -> Node {
         pending::without(&self.root, &self.pending)
-    }
-
-    /// Applies all settings together. While some are wrong, drops those and tries again.
-    fn apply_command_line(&mut self, line: &str) -> Vec<Problem> {
-        let mut settings: Vec<_> = (1u32..).zip(command_line::settings(line)).collect();
-        let mut found = Vec::new();
-        for (position, (path, _)) in &mut settings {
-            let Some(new) = renamed::path(path) else { continue };
-            let origin = Origin { source: Source::CommandLine, position: *position };
-            let renamed = console_problem(path, format!("renamed to {new}; use the new name"));
-            found.push(Problem { kind: Kind::Renamed, origin, ..renamed });
-            *path = new;
-        }
-        let mut restricts = false;
-        while !settings.is_empty() {
-            let mut root = self.root.clone();
-            let put = |(position, (path, value)): &(u32, (String, String))| {
-                let origin = Origin { source: Source::CommandLine, position: *position };
-                put(&mut root, path, value, origin).err()
-            };
-            let mut problems: Vec<Problem> = settings.iter().filter_map(put).collect();
-            if problems.is_empty() {
-                problems = match self.adopt(root, &[], None) {
-                    Ok(()) => break,
-                    Err(problems) => problems,
-                };
-            }
-            let blamed = |position: u32| {
-                let origin = Origin { source: Source::CommandLine, position };
-                problems.iter().any(|p| p.origin == origin)
-            };
-            let everything = settings.iter().all(|(position, _)| !blamed(*position));
-            settings.retain(|(position, (path, _))| {
-                let left_out = everything || blamed(*position);
-                restricts |= left_out && closing::restricts(path);
-                !left_out
-            });
-            found.append(&mut problems);
-        }
-        if restricts {
-            self.close(&[], Origin { source: Source::CommandLine, position: 0 });
-        }
-        found
     }
 }
 

@@ -1,8 +1,8 @@
 //! Configuration: one typed TOML document.
 //!
 //! Sources, later ones win: the built-in default, the document embedded in the image, the fw_cfg file
-//! `opt/isthmus/config`, the config disk, `isthmus.PATH=VALUE` on the kernel command line, `set PATH VALUE` on the
-//! console. Documents are merged table by table. A list (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as
+//! `opt/isthmus/config`, SMBIOS strings (`oem_strings.rs`), the seed disk, the config disk, `isthmus.PATH=VALUE` on the
+//! kernel command line, `set PATH VALUE` on the console. Documents are merged table by table. A list (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as
 //! a whole; a path with an index changes or adds one entry. The platform reads the sources. Formats and meaning are
 //! here.
 //!
@@ -52,6 +52,7 @@ mod messaging;
 mod ntb;
 pub mod nvme;
 mod nvme_host;
+mod oem_strings;
 mod origin;
 mod origins;
 pub mod partitions;
@@ -86,6 +87,7 @@ pub use linx::{Linx, LinxName, LinxService, LinxTransport};
 pub use log_levels::{Log, SubjectLevel};
 pub use messaging::{Rule, RuleFraming, Smc, Ueid};
 pub use ntb::{Ntb, NtbProtocol};
+pub use oem_strings::OemStrings;
 pub use origin::{Kind, Origin, Problem, Source};
 pub use pending::{Entry, Pending};
 pub use rapidio::{Rapidio, RapidioRole, RapidioService};

@@ -11,6 +11,14 @@ pub enum Source {
     Image,
     /// The fw_cfg file `opt/isthmus/config`; under uhyve the file `/isthmus.toml`.
     FwCfg,
+    /// The document in SMBIOS strings.
+    SmbiosDocument,
+    /// Settings in SMBIOS strings.
+    Smbios,
+    /// `meta-data` on the seed disk.
+    SeedMetadata,
+    /// `user-data` on the seed disk.
+    Seed,
     /// The config disk.
     Disk,
     /// The kernel command line.
@@ -38,9 +46,13 @@ impl fmt::Display for Origin {
             Source::BuiltIn => return f.write_str("built-in default"),
             Source::CommandLine => return f.write_str("command line"),
             Source::Console => return f.write_str("console"),
+            Source::SeedMetadata => return f.write_str("seed meta-data"),
+            Source::Smbios => return f.write_str("SMBIOS strings"),
             Source::Image => "image ",
             Source::FwCfg if cfg!(feature = "uhyve") => "/isthmus.toml ",
             Source::FwCfg => "fw_cfg ",
+            Source::SmbiosDocument => "SMBIOS ",
+            Source::Seed => "seed ",
             Source::Disk => "config disk ",
             Source::Http => "HTTP ",
             Source::File => "",

@@ -23,6 +23,11 @@ impl Layer {
         leaves(tree, "", &mut |path, _| keys.push(path.to_string()));
         Layer { source, keys }
     }
+
+    /// The paths of settings, which may be in entries of lists.
+    pub fn of_settings(source: Source, settings: &[(String, String)]) -> Layer {
+        Layer { source, keys: settings.iter().map(|(path, _)| path.clone()).collect() }
+    }
 }
 
 /// Calls `each` with the path and node of every value that is not a section.
@@ -78,7 +83,7 @@ impl Document {
         let (mut used, mut overridden): (Vec<String>, Vec<(Source, Vec<String>)>) =
             Default::default();
         for key in &layer.keys {
-            let by = self.root.find(key).map_or(Source::BuiltIn, |node| node.origin.source);
+            let by = self.source_in_force(key);
             if by == layer.source {
                 used.push(key.clone());
                 continue;
@@ -89,6 +94,18 @@ impl Document {
             }
         }
         (used, overridden)
+    }
+
+    /// The source of a key. The path of a setting may lead into a list that a later source has replaced.
+    fn source_in_force(&self, key: &str) -> Source {
+        let above = || {
+            let mut paths = key.match_indices('.').map(|(at, _)| &key[..at]);
+            paths.find_map(|path| {
+                self.root.find(path).filter(|node| matches!(node.value, Value::List(_)))
+            })
+        };
+        let node = self.root.find(key).or_else(above);
+        node.map_or(Source::BuiltIn, |node| node.origin.source)
     }
 
     /// One line for the log: the sources, and the keys of each that a stronger source overrides.
@@ -220,7 +237,7 @@ fn nodes_of(node: &Node, path: &str, source: Source, into: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Document, Source, Sources};
+    use crate::config::{Document, OemStrings, Source, Sources};
 
     const FW_CFG: &str =
         "[system]\nhostname = \"vmm\"\nlog_level = \"warn\"\n[[volume]]\nname = \"a\"\n";
@@ -245,6 +262,40 @@ mod tests {
              config disk document: 2 of 2 keys; command line: net.1.mtu"
         );
         assert_eq!(Document::default().sources_line(), "built-in defaults only");
+    }
+
+    #[test]
+    fn smbios_settings_lie_between_fw_cfg_and_the_disk() {
+        let setting = |path: &str, value: &str| (path.to_string(), value.to_string());
+        let strings = OemStrings {
+            document: Some(b"[rnbd]\nport = 7\n".to_vec()),
+            settings: vec![
+                setting("system.log_level", "error"),
+                setting("net.0.mtu", "1300"),
+                setting("net.0.mtuu", "1300"),
+            ],
+            ..OemStrings::default()
+        };
+        let sources = Sources {
+            fw_cfg: Some(FW_CFG.as_bytes()),
+            smbios: Some(&strings),
+            seed: Some(b"[rnbd]\nport = 8\n"),
+            seed_hostname: Some("seeded"),
+            disk: Some(b"[[net]]\nmtu = 1400\n"),
+            ..Sources::default()
+        };
+        let (document, problems) = Document::load(&sources);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].to_string().starts_with("SMBIOS strings: net.0.mtuu: unknown key"));
+        assert_eq!(
+            document.sources_line(),
+            "fw_cfg document: 1 of 3 keys, 1 overridden by seed meta-data (system.hostname), \
+             1 overridden by SMBIOS strings (system.log_level); \
+             SMBIOS document: 0 of 1 keys, 1 overridden by seed document (rnbd.port); \
+             SMBIOS strings: 1 of 2 keys, 1 overridden by config disk document (net.0.mtu); \
+             seed meta-data: 1 of 1 keys; seed document: 1 of 1 keys; \
+             config disk document: 1 of 1 keys"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::console::{Ended, Line, Run};
 use crate::crash::Header;
 use crate::gateway::test_cable::{Cable, Ends, bytes};
-use crate::gateway::{Bringup, Facts, Gateway};
+use crate::gateway::{Bringup, Facts, FromVmm, Gateway};
 use crate::log_ring::LogRing;
 use crate::machine::{Core, CrashPlace, Ipi, Machine};
 use crate::randomness::EntropySources;
@@ -139,8 +139,7 @@ fn bringup(config: &str, unix: u64, now: &Rc<Cell<Instant>>, pressed: &Rc<Cell<b
         spare: Vec::new(),
         platform: Box::new(NoDevices(Arena::on_heap(ARENA))),
         inventory: Inventory::default(),
-        fw_cfg: Some(config.as_bytes().to_vec()),
-        config_disk: None,
+        vmm: FromVmm { fw_cfg: Some(config.as_bytes().to_vec()), ..FromVmm::default() },
         crash: None,
         command_line: String::new(),
         command_line_cut: false,

@@ -1,17 +1,21 @@
 //! Second stage: finds config disk and boot disk, and loads the configuration.
 
+use super::FromVmm;
 use super::crash_records;
 use super::disks::Disks;
 use super::resources::{MachineClock, Resources, seed};
 use crate::audit::Trail;
 use crate::config::{Config, Document, History, Problem, Sources, command_line};
 use crate::crash::{self, Record};
+use crate::gateway::disks::DiskSlot;
 use crate::gateway::known_disks::{self, Known, Outside};
 use crate::gateway::revisions;
+use crate::gateway::seed_disk;
 use crate::gateway::tls::{self, Secure};
 use crate::gateway::upgrade::Upgrade;
 use crate::log_ring::set_levels;
 use crate::randomness::Randomness;
+use drivers::hal::{Arena, Clock};
 
 /// The configuration, and what the disks have beside it.
 pub(super) struct Loaded {
@@ -33,24 +37,33 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the configuration from all sources. `sources` has those outside the disks, `config_disk` is the name of
-    /// the config disk in fw_cfg, `crash` the record of a panic that memory has kept. Errors are logged.
+    /// Loads the configuration from all sources. `sources` has those outside the disks, `vmm` also the names of disks,
+    /// `crash` the record of a panic that memory has kept. Errors are logged.
     pub fn load(
         sources: Sources<'_>,
-        config_disk: Option<String>,
+        vmm: &FromVmm,
         crash: Option<(Record, Box<[u8]>)>,
         disks: &mut Disks,
         resources: &mut Resources,
     ) -> Self {
         let command_line = sources.command_line;
+        let (slots, arena) = (&mut disks.slots, resources.platform.arena());
+        let clock = MachineClock(&*resources.machine);
+        let seed = read_seed(&sources, vmm, slots, arena, &clock);
+        let sources = Sources {
+            seed: seed.text.as_deref(),
+            seed_hostname: seed.hostname.as_deref(),
+            seed_unusable: seed.unusable.as_deref(),
+            ..sources
+        };
         let (others, _) = Document::load(&sources);
         let others = others.config();
         let of_document = || others.system.config_disk.as_ref().map(ToString::to_string);
-        let named = command_line::config_disk(command_line).or(config_disk).or_else(of_document);
+        let strings = sources.smbios.and_then(|strings| strings.config_disk.clone());
+        let named = command_line::config_disk(command_line).or(strings);
+        let named = named.or_else(|| vmm.config_disk.clone()).or_else(of_document);
         let named = named.as_deref();
         let outside = Outside { named, command_line, others, failed: &disks.failed };
-        let (slots, arena) = (&mut disks.slots, resources.platform.arena());
-        let clock = MachineClock(&*resources.machine);
         let mut stored = known_disks::find(slots, &outside, arena, &clock);
         let upgrade = Upgrade::find(slots, stored.slots, command_line, arena, &clock);
         let (mut trial, mut history, mut audit) = (None, History::default(), Trail::default());
@@ -108,6 +121,21 @@ impl Loaded {
         let clock = MachineClock(&*resources.machine);
         tls::start(config, kept, &mut disks.slots, arena, &clock, random)
     }
+}
+
+/// Finds the seed disk and reads it.
+fn read_seed(
+    sources: &Sources<'_>,
+    vmm: &FromVmm,
+    slots: &mut [DiskSlot],
+    arena: &mut Arena,
+    clock: &dyn Clock,
+) -> seed_disk::Found {
+    let strings = sources.smbios.and_then(|strings| strings.seed.clone());
+    let named = command_line::seed(sources.command_line).or(strings);
+    let named = named.or_else(|| vmm.seed.clone());
+    let (others, _) = Document::load(sources);
+    seed_disk::find(slots, named.as_deref(), others.config(), arena, clock)
 }
 
 /// Logs the sources of the configuration, its problems, and warnings about parts that were left out. Returns warnings

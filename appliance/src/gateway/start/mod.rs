@@ -32,7 +32,7 @@ use super::upgrade::Upgrade;
 use super::watchdog::Keeper;
 use super::worker::Worker;
 use super::{Gateway, LastHalt};
-use crate::config::{Config, Sources, slot};
+use crate::config::{Config, OemStrings, Sources, slot};
 use crate::console::Console;
 use crate::crash::Record;
 use crate::log_ring::LogRing;
@@ -61,10 +61,8 @@ pub struct Bringup {
     pub platform: Box<dyn Platform>,
     /// The devices found.
     pub inventory: Inventory,
-    /// The file `opt/isthmus/config` of fw_cfg.
-    pub fw_cfg: Option<Vec<u8>>,
-    /// The file `opt/isthmus/config-disk` of fw_cfg, which names the config disk.
-    pub config_disk: Option<String>,
+    /// What the VMM says about the configuration.
+    pub vmm: FromVmm,
     /// The record that a panic before this boot has left in memory, and its bytes.
     pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
@@ -81,6 +79,19 @@ pub struct Bringup {
     pub facts: Facts,
     /// The log.
     pub log: &'static LogRing,
+}
+
+/// What the VMM says about the configuration, beside the command line.
+#[derive(Debug, Default)]
+pub struct FromVmm {
+    /// The file `opt/isthmus/config` of fw_cfg.
+    pub fw_cfg: Option<Vec<u8>>,
+    /// The file `opt/isthmus/config-disk` of fw_cfg, which names the config disk.
+    pub config_disk: Option<String>,
+    /// The file `opt/isthmus/seed` of fw_cfg, which names the seed disk.
+    pub seed: Option<String>,
+    /// Strings in SMBIOS.
+    pub smbios: Option<OemStrings>,
 }
 
 /// Loops, interfaces and services, ready to run.
@@ -120,16 +131,13 @@ impl Gateway {
         let mut disks = Disks::open(inventory.take(Class::Disks), &mut resources);
         let sources = Sources {
             image: slot::embedded(),
-            fw_cfg: bringup.fw_cfg.as_deref(),
-            disk: None,
-            disk_before: None,
-            disk_damaged: false,
-            disk_unreachable: None,
+            fw_cfg: bringup.vmm.fw_cfg.as_deref(),
+            smbios: bringup.vmm.smbios.as_ref(),
             command_line: &bringup.command_line,
             command_line_cut: bringup.command_line_cut,
+            ..Sources::default()
         };
-        let mut loaded =
-            Loaded::load(sources, bringup.config_disk, crash, &mut disks, &mut resources);
+        let mut loaded = Loaded::load(sources, &bringup.vmm, crash, &mut disks, &mut resources);
         let upgrade = loaded.upgrade.take();
         let config = loaded.document.config();
         let secure = loaded.start_tls(&mut disks, &mut resources);

@@ -3,6 +3,7 @@
 mod ports;
 pub mod power;
 mod pvpanic;
+mod smbios;
 pub mod uart;
 mod virtio_slots;
 mod watchdog;
@@ -12,7 +13,9 @@ pub use virtio_slots::find as virtio_slots;
 
 use super::apic::Apic;
 use super::{ConfigSpace, Devices, NOT_READ, Pc};
+use appliance::gateway::FromVmm;
 use appliance::machine::Watchdog;
+use boot::BootInfo;
 use drivers::driver::{Class, Slot};
 use drivers::fw_cfg;
 use drivers::hal::{ConfigRegionAccess, PciAddress};
@@ -24,6 +27,8 @@ use x86_64::registers::model_specific::Msr;
 const CONFIG_FILE: &str = "opt/isthmus/config";
 /// fw_cfg file that names the config disk: `serial:…`, `pci:…`.
 const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
+/// fw_cfg file that names the seed disk.
+const SEED_FILE: &str = "opt/isthmus/seed";
 /// QEMU's fw_cfg file with the I/O port of its pvpanic device, 16 bits.
 const PVPANIC_FILE: &str = "etc/pvpanic-port";
 /// Default port of the console.
@@ -88,21 +93,24 @@ pub fn with_console(mut machine: Pc, inventory: &mut Inventory, devices: &mut De
     machine
 }
 
-/// QEMU's configuration document, and the name of the config disk.
-pub fn documents() -> (Option<Vec<u8>>, Option<String>) {
+/// QEMU's configuration document, the names of config disk and seed disk, and strings in SMBIOS.
+pub fn documents(boot: &BootInfo) -> FromVmm {
     let fw_cfg = fw_cfg::read_file(&mut Ports, CONFIG_FILE).unwrap_or_else(|error| {
         log::error!("fw_cfg: {error}");
         Some(NOT_READ.into())
     });
-    let config_disk = fw_cfg::read_file(&mut Ports, CONFIG_DISK_FILE).unwrap_or_else(|error| {
-        log::error!("fw_cfg: {CONFIG_DISK_FILE}: {error}");
-        // The name is unknown. This value acts as the name of a disk that is missing.
-        Some(NOT_READ.into())
-    });
-    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
+    let name_in = |file| {
+        let name = fw_cfg::read_file(&mut Ports, file).unwrap_or_else(|error| {
+            log::error!("fw_cfg: {file}: {error}");
+            // The name is unknown. This value acts as the name of a disk that is missing.
+            Some(NOT_READ.into())
+        });
+        name.map(|name| String::from_utf8_lossy(&name).trim().to_string())
+    };
+    let (config_disk, seed) = (name_in(CONFIG_DISK_FILE), name_in(SEED_FILE));
     let pvpanic = fw_cfg::read_file(&mut Ports, PVPANIC_FILE).unwrap_or(None);
     if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
         pvpanic::set_port(u16::from_le_bytes([low, high]));
     }
-    (fw_cfg, config_disk)
+    FromVmm { fw_cfg, config_disk, seed, smbios: smbios::read(boot) }
 }

@@ -7,7 +7,9 @@ pub mod uart;
 use super::apic::{Apic, PAGE};
 use super::{ConfigSpace, Devices, NOT_READ, Pc};
 use appliance::config::OnPanic;
+use appliance::gateway::FromVmm;
 use appliance::machine::Watchdog;
+use boot::BootInfo;
 use boot::acpi::Tables;
 use drivers::driver::{Class, Slot};
 use drivers::inventory::Inventory;
@@ -55,14 +57,14 @@ pub fn with_console(machine: Pc, _: &mut Inventory, _: &mut Devices) -> Pc {
 }
 
 /// uhyve's configuration document.
-pub fn documents() -> (Option<Vec<u8>>, Option<String>) {
+pub fn documents(_: &BootInfo) -> FromVmm {
     let read = with_console_memory(|uhyve| {
         uhyve.read_file(&mut Ports, CONFIG_FILE).unwrap_or_else(|error| {
             log::error!("{CONFIG_FILE}: {error}");
             Some(NOT_READ.into())
         })
     });
-    (read, None)
+    FromVmm { fw_cfg: read, ..FromVmm::default() }
 }
 
 /// Does nothing: uhyve learns of a panic by the exit code.
