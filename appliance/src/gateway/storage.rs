@@ -332,9 +332,8 @@ impl Storage {
 
 /// Warns of disks that are named by position, which changes with other disks.
 fn warn_of_positions(config: &Config, disks: &[DiskSlot]) {
-    let ours = |slot: &&DiskSlot| {
-        matches!(slot.role, Role::Boot | Role::Configuration | Role::Seed)
-    };
+    let ours =
+        |slot: &&DiskSlot| matches!(slot.role, Role::Boot | Role::Configuration | Role::Seed);
     if disks.len() - disks.iter().filter(ours).count() < 2 {
         return;
     }

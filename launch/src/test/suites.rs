@@ -235,12 +235,7 @@ pub(super) const SUITES: &[Suite] = &[
     boot_suite("lifecycle", 70),
     boot_suite("host_tools", 40),
     Suite { uses: PROMTOOL, tier: Tier::Long, ..boot_suite("monitoring", 30) },
-    Suite {
-        needs: Needs::Formats,
-        uses: FLEET_USED,
-        tier: Tier::Long,
-        ..boot_suite("fleet", 600)
-    },
+    Suite { needs: Needs::Formats, uses: FLEET_USED, tier: Tier::Long, ..boot_suite("fleet", 600) },
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("recipes", 30) },
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("schemathesis", 240) },
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
