@@ -3,12 +3,17 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use launch::{command, workspace};
 
+/// Cases that run at a time use one environment.
+static MAKING: Mutex<()> = Mutex::new(());
+
 /// The environment of this name, with these packages (`name==version`).
 pub fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let _only = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = workspace::target().join("tools").join(name);
     let stamp = directory.join("installed");
     let wanted = packages.join(" ");
