@@ -1,4 +1,4 @@
-//! Whom a new configuration cuts off: clients of exports, addresses and rules, and the caller's own connection. A
+//! Warnings of a commit about clients that it cuts off: those of exports, addresses and rules, and the caller's own connection. A
 //! commit lists them and asks for confirmation.
 
 use crate::appliance::Appliance;

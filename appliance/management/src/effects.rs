@@ -1,4 +1,4 @@
-//! When the changes of a commit take effect: at once, when nobody uses what goes or comes, or after a reboot.
+//! Times at which the changes of a commit take effect: at once, as soon as an object is unused, or after a reboot.
 
 use crate::appliance::Appliance;
 use crate::config::{Change, Config, compare};

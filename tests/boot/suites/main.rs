@@ -15,7 +15,6 @@ mod host_tools;
 mod libvirt;
 mod lifecycle;
 mod linx_tcp;
-mod manual;
 mod monitoring;
 mod names;
 mod nbd_image;

@@ -406,6 +406,14 @@ fn name_in_a_certificate_of_the_operators_authority_is_that_of_a_user() -> Resul
     let dns = format!("{CLIENT}subjectAltName=DNS:ci.example.net\n");
     let ci = own.issue("host7", &dns, "5")?;
     let expired = own.issue("ann", CLIENT, "0")?;
+    let wrong = [
+        (own.issue("eve", CLIENT, "5")?, "http.client_ca vouches for: CN=eve"),
+        (foreign.issue("ann", CLIENT, "5")?, "a signature is wrong"),
+        (expired, "has expired"),
+        (own.issue("ann", "extendedKeyUsage=serverAuth\n", "6")?, "lacks clientAuth"),
+        (own.issue("ann", &dns, "7")?, "names more than one [[user]]"),
+    ];
+    let (renewed, other_ann) = (own.issue("ann", CLIENT, "9")?, foreign.issue("ann", CLIENT, "9")?);
     // The machine's clock may be a second late.
     sleep(Duration::from_secs(3));
     for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
@@ -413,20 +421,13 @@ fn name_in_a_certificate_of_the_operators_authority_is_that_of_a_user() -> Resul
             let said = get(&server, good, version, running)?;
             ensure!(said.contains("ram0"), "{version:?} {good:?}: {said}");
         }
-        for (wrong, why) in [
-            (own.issue("eve", CLIENT, "5")?, "http.client_ca vouches for: CN=eve"),
-            (foreign.issue("ann", CLIENT, "5")?, "a signature is wrong"),
-            (expired.clone(), "has expired"),
-            (own.issue("ann", "extendedKeyUsage=serverAuth\n", "6")?, "lacks clientAuth"),
-            (own.issue("ann", &dns, "7")?, "names more than one [[user]]"),
-        ] {
-            let said = get(&server, &wrong, version, running)?;
+        for (wrong, why) in &wrong {
+            let said = get(&server, wrong, version, running)?;
             ensure!(said.contains("401") && said.contains(why), "{version:?} {wrong:?}: {said}");
         }
     }
     // The role is that of the user, and the audit log names it. A renewed certificate is the same user.
     let command = ["--data", "{\"command\":\"set system.log_level debug\"}"];
-    let renewed = own.issue("ann", CLIENT, "9")?;
     let said = get(&server, &renewed, &command, "/api/v1/commands")?;
     ensure!(said.contains("\"error\":null"), "{said}");
     let said = get(&server, &ci, &command, "/api/v1/commands")?;
@@ -442,6 +443,6 @@ fn name_in_a_certificate_of_the_operators_authority_is_that_of_a_user() -> Resul
     server.vm.run(&format!("set http.client_ca {}", other.trim()))?.lacks("error")?;
     let said = get(&server, &ann, &[], running)?;
     ensure!(said.contains("401") && said.contains("a signature is wrong"), "{said}");
-    ensure!(get(&server, &foreign.issue("ann", CLIENT, "9")?, &[], running)?.contains("ram0"));
+    ensure!(get(&server, &other_ann, &[], running)?.contains("ram0"));
     Ok(())
 }

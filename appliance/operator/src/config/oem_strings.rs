@@ -1,4 +1,4 @@
-//! What the VMM says in SMBIOS: the OEM strings (type 11) that begin with `isthmus.`. Each is one of
+//! Configuration by the VMM in SMBIOS: the OEM strings (type 11) that begin with `isthmus.`. Each is one of
 //!
 //! * `isthmus.PATH=VALUE`: a setting, as on the kernel command line, without quotes around it;
 //! * `isthmus.document=BASE64`: the document. Further strings of this name continue it;

@@ -204,6 +204,14 @@ pub(super) struct Limits {
     pub silence: u64,
 }
 
+/// The lower of two link speeds, of which 0 is unknown.
+fn slower(ours: u64, peers: u64) -> u64 {
+    match [ours, peers] {
+        [0, speed] | [speed, 0] => speed,
+        [ours, peers] => ours.min(peers),
+    }
+}
+
 impl Endpoint {
     pub fn new(
         id: EndpointId,
@@ -216,10 +224,7 @@ impl Endpoint {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // The upper bits begin at 1, so that the number before the first one is not negative.
         let [ours, peers] = [isn, modex.isn].map(|isn| (1 << 16) + u64::from(isn));
-        let speed = match [speed, modex.link_speed].map(u64::from) {
-            [0, speed] | [speed, 0] => speed,
-            [ours, peers] => ours.min(peers),
-        };
+        let speed = slower(speed.into(), modex.link_speed.into());
         let to = |port| SocketAddrV4::new(modex.address, port);
         Endpoint {
             id,
