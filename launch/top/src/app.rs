@@ -1,4 +1,4 @@
-//! What the screen shows, and what keys and rounds change of it. No I/O.
+//! State of the screen, changed by keys and by rounds of requests. No I/O.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

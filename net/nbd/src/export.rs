@@ -1,4 +1,4 @@
-//! What a server says about an export, checked.
+//! The description of an export by its server, checked.
 
 use crate::failure::Failure;
 use crate::wire::flag;
