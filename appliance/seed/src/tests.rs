@@ -24,7 +24,7 @@ fn fat(kind: fatfs::FatType, len: usize, label: &str, files: &[(&str, &[u8])]) -
     let mut name = [b' '; 11];
     name[..label.len()].copy_from_slice(label.as_bytes());
     let options = fatfs::FormatVolumeOptions::new().fat_type(kind).volume_label(name);
-    fatfs::format_volume(&mut std::io::Cursor::new(&mut bytes[..]), options).unwrap();
+    fatfs::format_volume(std::io::Cursor::new(&mut bytes[..]), options).unwrap();
     let volume = fscommon::BufStream::new(std::io::Cursor::new(&mut bytes[..]));
     let system = fatfs::FileSystem::new(volume, fatfs::FsOptions::new()).unwrap();
     for (name, text) in files {

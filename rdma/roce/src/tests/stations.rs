@@ -236,8 +236,8 @@ fn dreq() -> Message {
 fn version1() -> (Pair, [AddressVector; 2]) {
     let mut pair = Pair::new(4, 1500, true);
     let gids = [0, 1].map(|n| IpAddr::from(net::link_local(pair.nodes[n].mac)));
-    for n in 0..2 {
-        pair.nodes[n].roce.set_addresses(0, [gids[n]].into());
+    for (node, gid) in pair.nodes.iter_mut().zip(gids) {
+        node.roce.set_addresses(0, [gid].into());
     }
     let paths = [0, 1].map(|n| AddressVector {
         local: gids[n],
@@ -272,13 +272,13 @@ fn message_over_roce_v1_counts_only_from_the_station_of_its_gid() {
 #[test]
 fn packet_of_a_roce_v1_queue_pair_counts_only_from_the_station_of_its_gid() {
     let (mut pair, paths) = version1();
-    for n in 0..2 {
+    for (n, &address) in paths.iter().enumerate() {
         let remote_qpn = pair.nodes[1 - n].roce.qp_number(pair.nodes[1 - n].qp).unwrap();
         let to = ReadyToReceive {
             remote_qpn,
             rq_psn: 5,
             path_mtu: PathMtu::Mtu1024,
-            address: paths[n],
+            address,
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
         };
