@@ -163,7 +163,7 @@ fn lost_data(old: &Config, new: &Config) -> Vec<String> {
     gone.map(|volume| format!("volume {} goes, and its data is lost", volume.name)).collect()
 }
 
-/// Running mirrors that `new` lacks, and of which a member is not in sync: it becomes a volume with old data.
+/// Running mirrors that `new` removes while a member is out of sync. That member becomes a volume with old data.
 fn mirrors(appliance: &dyn Appliance, new: &Config) -> Vec<String> {
     let is_gone = |one: &MirrorStatus<'_>| {
         new.mirror.iter().all(|mirror| {

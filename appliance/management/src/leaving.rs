@@ -98,7 +98,7 @@ pub(crate) fn note_removed(
     } else {
         lines.extend(settle(appliance));
     }
-    // What is about to go is not exported by default.
+    // Volumes that wait for their removal are not exported by default.
     if let Err(why) = appliance.carry_out(Order::ApplyExports) {
         lines.push(why);
     }
@@ -145,7 +145,7 @@ pub fn settle(appliance: &mut dyn Appliance) -> Vec<String> {
     lines
 }
 
-/// Keeps what was to go, because the configuration has it again.
+/// Cancels the removal of objects that the configuration has again.
 fn keep(appliance: &mut dyn Appliance, one: &Leaving) {
     let name = one.name();
     let is_running = appliance.remote().mirrors.iter().any(|mirror| mirror.name == name);

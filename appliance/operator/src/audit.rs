@@ -2,8 +2,8 @@
 //! and result. The config disk keeps it across reboots.
 //!
 //! The trail consists of blocks of 4 KiB, each with the lines of one actor (a user, the console, ...). When all places are
-//! in use, the actor with the most blocks loses its oldest one, so that nobody displaces the lines of others; and the log
-//! has limited before how many lines an operator who is no administrator makes.
+//! in use, the actor with the most blocks loses its oldest one, so that no actor displaces the lines of others. The log ring
+//! limits the lines of users who are not administrators before they come here.
 //!
 //! An open block gets further lines, and each of its versions is written to a place that holds no newest version of
 //! another block. So a power cut in a write loses at most the lines of that write. Lines are written together: those of

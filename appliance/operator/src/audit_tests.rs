@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// Logs an action of somebody who is not an administrator.
+/// Logs an action of a user below the role admin.
 fn write_limited(ring: &LogRing, level: Level, text: &str) {
     let mut record = Record::builder();
     let record = record.level(level).target("audit").module_path(Some("limited"));
@@ -186,7 +186,7 @@ fn shown(ring: &LogRing) -> Vec<String> {
     all.map(|entry| entry.text().to_string()).collect()
 }
 
-/// What `ann` has done before somebody floods.
+/// Actions of `ann` before another user floods the log.
 const DONE: [&str; 3] = [
     "http ann from 10.0.0.1:1: put export a: revision 2, 1 keys",
     "http ann from 10.0.0.1:2: save",
@@ -194,7 +194,7 @@ const DONE: [&str; 3] = [
 ];
 
 /// Actions of every kind that a user may repeat, with other addresses, ports and arguments each time. The kinds are words
-/// of this program, so nobody invents more.
+/// of this program: a user cannot invent more.
 fn varied(number: usize) -> String {
     const KINDS: [&str; 8] = [
         "ping",
@@ -248,7 +248,7 @@ fn varied_actions_of_one_user_displace_neither_the_lines_of_others_nor_all_of_it
         assert!(reloaded.iter().any(|line| line == text), "the disk lacks {text}");
     }
     assert!(most <= KEPT);
-    // What was not kept is counted, behind the user.
+    // Lines above the limit are counted in a line of the same user.
     let counted =
         logged.iter().filter(|line| line.contains(" more, not kept one by one; the last: "));
     assert!(counted.clone().count() > 20);

@@ -179,7 +179,8 @@ impl State {
         Ok(())
     }
 
-    /// Applies the exports of the configuration. What is about to go is not exported by default.
+    /// Applies the exports of the configuration. Volumes that wait for their removal are not
+    /// exported by default.
     fn apply_exports(&mut self) {
         let leaving = self.lifecycle.leaving.iter().map(|one| one.name().to_string());
         self.plane.storage.leaving = leaving.collect();

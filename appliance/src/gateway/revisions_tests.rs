@@ -73,8 +73,9 @@ fn read_with(bad: &[usize], silent: bool) -> Trail {
             ring.log(
                 &record.level(Level::Info).target("audit").args(format_args!("{text}")).build(),
             );
+            // As each round of the loop does, before the ring evicts a line.
+            trail.poll(&ring, Instant::ZERO);
         }
-        trail.poll(&ring, Instant::ZERO);
     }
     // Each block is written once, so that each place has a current one.
     while let Some((write, block)) = trail.next_write() {
@@ -112,7 +113,7 @@ fn is_written(trail: &mut Trail) -> bool {
 #[test]
 fn bad_block_loses_no_other_one() {
     let (mut good, mut one) = (read_with(&[], false), read_with(&[20], false));
-    assert!(good.len() >= 700, "{}", good.len());
+    assert!(good.len() >= 1000, "{}", good.len());
     let lost = good.len() - one.len();
     assert!((1..=20).contains(&lost), "{lost} lines of one block of 4 KiB");
     assert!(is_written(&mut good) && is_written(&mut one));

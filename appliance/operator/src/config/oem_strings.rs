@@ -124,7 +124,7 @@ mod tests {
         cut.extend([9, 9]);
         assert!(read(&cut).unwrap().trouble.is_some());
         assert!(read(&whole).unwrap().trouble.is_none());
-        // Of other machines, whose strings are for nobody here.
+        // Strings of other programs are ignored.
         assert_eq!(read(&[11, 5, 1, 0, 1, b'x']), None);
     }
 }

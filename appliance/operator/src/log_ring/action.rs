@@ -148,7 +148,7 @@ impl Actors {
             number += 1;
             number == 1 || limit.held.is_some() || now < limit.calm
         });
-        // Whoever invents kinds of actions has no limit of its own for each.
+        // An actor that invents kinds of actions gets no further limit for each.
         let of_actor = self.limits.iter().filter(|limit| limit.actor == actor).count();
         let kind = if of_actor < KINDS { kind } else { 0 };
         match find(&self.limits, kind) {

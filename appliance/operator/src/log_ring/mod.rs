@@ -33,7 +33,7 @@ use spin::{Mutex, MutexGuard};
 const TEXT: usize = 240;
 /// Target of messages about operators' actions.
 const AUDIT: &str = "audit";
-/// Marks a message about an action of somebody who is not an administrator.
+/// Marks a message about an action of a user below the role admin.
 const LIMITED: &str = "limited";
 /// Target of messages about refusals to peers.
 const REFUSED: &str = "refused";

@@ -12,30 +12,11 @@ description:
   - Executes any command of the console, with the role that it needs. The task is C(changed) unless the command begins
     with C(show), C(check), C(compare), C(ping) or C(doctor). It is skipped in check mode unless it is one of these.
 options:
-  url:
-    description: Address of the appliance, as C(http://10.0.0.1) or C(https://gateway-1).
-    type: str
-    required: true
-  token:
-    description: Token of a user.
-    type: str
-  ca_path:
-    description: File with the certificate that signs the appliance's, or with its own.
-    type: path
-  client_cert:
-    description: File with the certificate of a user, for TLS.
-    type: path
-  client_key:
-    description: File with its key.
-    type: path
-  timeout:
-    description: Seconds in which the appliance has to answer.
-    type: int
-    default: 20
   command:
     description: The command.
     type: str
     required: true
+extends_documentation_fragment: isthmus.gateway.connection
 author: The Isthmus authors
 """
 

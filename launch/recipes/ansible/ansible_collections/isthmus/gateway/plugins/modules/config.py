@@ -12,26 +12,6 @@ description:
   - Edits the candidate, commits it if it changes anything, and saves.
   - The appliance itself compares, so a value may be written in any form that it accepts.
 options:
-  url:
-    description: Address of the appliance, as C(http://10.0.0.1) or C(https://gateway-1).
-    type: str
-    required: true
-  token:
-    description: Token of a user with the role C(admin).
-    type: str
-  ca_path:
-    description: File with the certificate that signs the appliance's, or with its own.
-    type: path
-  client_cert:
-    description: File with the certificate of a user, for TLS.
-    type: path
-  client_key:
-    description: File with its key.
-    type: path
-  timeout:
-    description: Seconds in which the appliance has to answer a request.
-    type: int
-    default: 20
   config:
     description: A part that is merged into the configuration (RFC 7396). A list replaces the list as a whole.
     type: dict
@@ -68,6 +48,7 @@ options:
     description: Saves the running configuration, if it is unsaved.
     type: bool
     default: true
+extends_documentation_fragment: isthmus.gateway.connection
 author: The Isthmus authors
 """
 

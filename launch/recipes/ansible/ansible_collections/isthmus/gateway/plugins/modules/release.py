@@ -12,26 +12,6 @@ description:
   - Upgrades to a signed release, and waits until it runs and is confirmed. An appliance that runs it already is not
     changed. If the release is rolled back, the module fails, and the appliance runs the previous one.
 options:
-  url:
-    description: Address of the appliance, as C(http://10.0.0.1) or C(https://gateway-1).
-    type: str
-    required: true
-  token:
-    description: Token of a user with the role C(admin).
-    type: str
-  ca_path:
-    description: File with the certificate that signs the appliance's, or with its own.
-    type: path
-  client_cert:
-    description: File with the certificate of a user, for TLS.
-    type: path
-  client_key:
-    description: File with its key.
-    type: path
-  timeout:
-    description: Seconds in which the appliance has to answer a request.
-    type: int
-    default: 20
   source:
     description: URL or disk of the release, as for the command C(upgrade).
     type: str
@@ -44,6 +24,7 @@ options:
     description: Seconds in which the release has to be written, to start and to be confirmed.
     type: int
     default: 900
+extends_documentation_fragment: isthmus.gateway.connection
 author: The Isthmus authors
 """
 

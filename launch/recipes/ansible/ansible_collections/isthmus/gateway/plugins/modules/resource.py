@@ -12,26 +12,6 @@ description:
   - Adds, replaces or removes an export, a volume, a rule, a mirror, a remote, a user, a usNIC interface or a LINX link.
     It is in force at once.
 options:
-  url:
-    description: Address of the appliance, as C(http://10.0.0.1) or C(https://gateway-1).
-    type: str
-    required: true
-  token:
-    description: Token of a user with the role C(admin).
-    type: str
-  ca_path:
-    description: File with the certificate that signs the appliance's, or with its own.
-    type: path
-  client_cert:
-    description: File with the certificate of a user, for TLS.
-    type: path
-  client_key:
-    description: File with its key.
-    type: path
-  timeout:
-    description: Seconds in which the appliance has to answer a request.
-    type: int
-    default: 20
   list:
     description: Name of the list.
     type: str
@@ -58,6 +38,7 @@ options:
     description: Saves the running configuration after a change.
     type: bool
     default: true
+extends_documentation_fragment: isthmus.gateway.connection
 author: The Isthmus authors
 """
 
